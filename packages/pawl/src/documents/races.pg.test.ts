@@ -3,6 +3,7 @@ import { installProbe } from 'pawl/testing'
 import type pg from 'pg'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { keyHash, ownHash } from './canonical.ts'
 
 let db: TestDatabase
 let documents: Documents
@@ -16,6 +17,7 @@ beforeEach(async () => {
     references: { school: 'School', session: 'Session' },
     keyChange: 'cascade',
   })
+  documents.define('Note', { identity: ['note'], references: { school: 'School' } })
 })
 const clients: pg.PoolClient[] = []
 afterEach(async () => {
@@ -112,12 +114,184 @@ test('[D2] [D3] a rename and child inserts do not wait for each other', async ()
   expect(await documents.get('Session', { name: 'Open', schoolId: 2 })).toBeDefined()
 })
 
-test('[D7] two renames that cross are refused without a deadlock', async () => {
-  const a = await documents.post('School', { schoolId: 1 })
-  const b = await documents.post('School', { schoolId: 2 })
+/** Each of the writes has found its documents before the first of them is written. */
+async function together<T>(...writes: readonly (() => Promise<T>)[]): Promise<PromiseSettledResult<T>[]> {
+  const all = deferred()
+  let arrived = 0
+  installProbe(async (name) => {
+    if (name !== 'documents.found' || arrived >= writes.length) return
+    if (++arrived === writes.length) all.resolve()
+    await all.promise
+  })
+  onTestFinished(() => installProbe(undefined))
+  return Promise.allSettled(writes.map((write) => write()))
+}
+
+const codesOf = (results: readonly PromiseSettledResult<unknown>[]) =>
+  results.map((each) => (each.status === 'rejected' ? (each.reason as { code: string }).code : 'written'))
+
+test('[D7] renames that cross at one moment are refused without a deadlock', async () => {
+  for (let round = 0; round < 5; round++) {
+    const ids = [1, 2, 3].map((n) => 10 * round + n)
+    const uuids: string[] = []
+    for (const schoolId of ids) uuids.push((await documents.post('School', { schoolId })).uuid)
+    const rename = (n: number) => () => documents.put('School', uuids[n]!, { schoolId: ids[(n + 1) % 3]! })
+    expect(codesOf(await together(rename(0), rename(1), rename(2)))).toEqual(ids.map(() => 'PAWL_KEY_TAKEN'))
+  }
+})
+
+test('[D7] of two renames to one free key at one moment one wins', async () => {
+  const uuids: string[] = []
+  for (const schoolId of [1, 2]) uuids.push((await documents.post('School', { schoolId })).uuid)
+  const results = await together(...uuids.map((uuid) => () => documents.put('School', uuid, { schoolId: 3 })))
+  expect(codesOf(results).sort()).toEqual(['PAWL_KEY_TAKEN', 'written'])
+  expect((await documents.list('School')).items.filter(({ key }) => key.schoolId === 3)).toHaveLength(1)
+})
+
+const putAll = (...changes: readonly (readonly [uuid: string, schoolId: number])[]) =>
+  documents.putAll(changes.map(([uuid, schoolId]) => ({ type: 'School', uuid, body: { schoolId } })))
+
+test('[D7] putAlls that cross at one moment: no deadlock reaches the caller', async () => {
+  const hash = (schoolId: number) => keyHash(ownHash('School', { schoolId }), [])
+  const first = Array.from({ length: 100 }, (_, n) => n + 100).sort((a, b) => Buffer.compare(hash(a), hash(b)))
+  const uuids: string[] = []
+  for (const schoolId of [1, 2, 3, 4]) uuids.push((await documents.post('School', { schoolId })).uuid)
+  const [a, b, c, d] = uuids as [string, string, string, string]
+  // Both have taken their own keys away when they wait for a key that an open transaction has; then each waits for the key of the other.
   const client = await begin()
-  await expect(documents.put('School', a.uuid, { schoolId: 2 }, { tx: client })).rejects.toMatchObject({ code: 'PAWL_KEY_TAKEN' })
-  await expect(documents.put('School', b.uuid, { schoolId: 1 })).rejects.toMatchObject({ code: 'PAWL_KEY_TAKEN' })
+  await documents.postMany(
+    'School',
+    first.slice(0, 2).map((schoolId) => ({ schoolId })),
+    { tx: client },
+  )
+  const crossing = Promise.allSettled([putAll([a, 2], [c, first[0]!]), putAll([b, 1], [d, first[1]!])])
+  const blocked = "select pid, pg_blocking_pids(pid) as by from pg_stat_activity where wait_event_type = 'Lock'"
+  await until(
+    'both wait',
+    () => db.query(blocked),
+    (rows) => rows.length === 2,
+  )
+  await client.query('rollback')
+  await until('a deadlock', () =>
+    db
+      .query(`with b as (${blocked}) select from b join b o on o.pid = any (b.by) and b.pid = any (o.by)`)
+      .then((rows) => rows[0]),
+  )
+  expect(codesOf(await crossing)).toEqual(['PAWL_KEY_TAKEN', 'PAWL_KEY_TAKEN'])
+  expect((await documents.list('School')).items.map(({ key }) => key.schoolId)).toEqual([1, 2, 3, 4])
+})
+
+test('[D7] putAlls of the same documents in other orders never deadlock', async () => {
+  const uuids: string[] = []
+  for (const schoolId of [1, 2, 3, 4]) uuids.push((await documents.post('School', { schoolId })).uuid)
+  const [a, b, c, d] = uuids as [string, string, string, string]
+  const results = await together(
+    () => putAll([a, 11], [b, 12], [c, 13]),
+    () => putAll([c, 21], [b, 22], [a, 23]),
+    () => putAll([b, 32], [d, 31]),
+  )
+  // The receipt of one may be older than what another has stored.
+  expect(codesOf(results).filter((code) => code !== 'PAWL_STALE_WRITE' && code !== 'written')).toEqual([])
+  expect((await documents.verify()).faults).toEqual([])
+})
+
+test('[D2] a target renamed after it was found is referred to by its new key', async () => {
+  const { uuid } = await documents.post('School', { schoolId: 1 })
+  const child = await between(
+    () => documents.post('Note', { note: 1, school: 1 }),
+    () => documents.put('School', uuid, { schoolId: 2 }),
+  )
+  expect(await documents.get('Note', child.uuid)).toMatchObject({ body: { note: 1, school: 2 } })
+  expect(await documents.referrers('School', uuid)).toMatchObject({ count: 1 })
+  // The keys of sessions are unified in offerings, so what they are made of is found again.
+  const bound = between(
+    () => documents.post('Session', session('Fall', 2)),
+    () => documents.put('School', uuid, { schoolId: 3 }),
+  )
+  await expect(bound).rejects.toMatchObject({ code: 'PAWL_REFERENCE_UNRESOLVED' })
+})
+
+test('[D2] a child insert waits for an open delete, then is unresolved', async () => {
+  const { uuid } = await documents.post('School', { schoolId: 1 })
+  const client = await begin()
+  await documents.delete('School', uuid, { tx: client })
+  const child = documents.post('Session', session('Fall'))
+  child.catch(() => undefined)
+  await waiting()
+  await client.query('commit')
+  await expect(child).rejects.toMatchObject({ code: 'PAWL_REFERENCE_UNRESOLVED' })
+  expect(await db.query('select from pawl.document')).toEqual([])
+})
+
+test('[D4] a re-point behind an open child is refused after two seconds', async () => {
+  for (const schoolId of [1, 2]) await documents.post('School', { schoolId })
+  const { uuid } = await documents.post('Session', session('Fall'))
+  const [writer, mover] = [await begin(), await begin()]
+  await documents.post('Offering', offering('math', 'Fall'), { tx: writer })
+  await expect(documents.put('Session', uuid, session('Fall', 2), { tx: mover })).rejects.toMatchObject({
+    code: 'PAWL_UNIFIED',
+    details: { dependents: [] },
+    message: expect.stringMatching(/are being written/),
+  })
+  await writer.query('rollback')
+  // The refusal left the transaction usable.
+  expect(await documents.put('Session', uuid, session('Fall', 2), { tx: mover })).toMatchObject({ isKeyChanged: true })
+})
+
+test('[D6] a POST delayed after its receipt loses to the later one', async () => {
+  await documents.post('School', { schoolId: 1 })
+  const write = between(
+    () => documents.post('School', { schoolId: 1, name: 'first' }),
+    () => documents.post('School', { schoolId: 1, name: 'second' }),
+  )
+  await expect(write).rejects.toMatchObject({ code: 'PAWL_STALE_WRITE' })
+  expect(await documents.get('School', { schoolId: 1 })).toMatchObject({ body: { name: 'second' } })
+})
+
+test('[D8] a POST whose key a later POST created is stale', async () => {
+  const write = between(
+    () => documents.post('School', { schoolId: 1, name: 'late' }),
+    () => documents.post('School', { schoolId: 1 }),
+  )
+  await expect(write).rejects.toMatchObject({ code: 'PAWL_STALE_WRITE' })
+  expect((await documents.list('School')).items).toMatchObject([{ body: { schoolId: 1 } }])
+})
+
+/** Another process, whose schools have a second field in their key. */
+function otherShape(): Documents {
+  const other = db.pawl().documents
+  other.define('School', { identity: ['schoolId', 'year'], keyChange: 'cascade' })
+  return other
+}
+
+test('a type that changes while its first document is inserted is refused', async () => {
+  const client = await begin()
+  await documents.post('School', { schoolId: 1 }, { tx: client })
+  const changed = otherShape().post('School', { schoolId: 1, year: 2 })
+  changed.catch(() => undefined)
+  await waiting()
+  await client.query('commit')
+  await expect(changed).rejects.toMatchObject({ code: 'PAWL_MODEL_CHANGED', details: { type: 'School', changed: ['identity'] } })
+})
+
+test('an insert whose type changed since is refused', async () => {
+  const write = between(
+    () => documents.post('School', { schoolId: 1 }),
+    () => otherShape().post('School', { schoolId: 1, year: 2 }),
+  )
+  await expect(write).rejects.toMatchObject({ code: 'PAWL_MODEL_CHANGED' })
+  expect(await db.query('select from pawl.document')).toHaveLength(1)
+})
+
+test('a write of a document that another shape created is refused', async () => {
+  const first = await documents.post('School', { schoolId: 1 })
+  await documents.delete('School', first.uuid)
+  const other = otherShape()
+  const { uuid } = await other.post('School', { schoolId: 1, year: 2 })
+  const refused = { code: 'PAWL_MODEL_CHANGED', details: { type: 'School', changed: ['identity'] } }
+  await expect(documents.put('School', uuid, { schoolId: 1 })).rejects.toMatchObject(refused)
+  await expect(documents.putAll([{ type: 'School', uuid, body: { schoolId: 1 } }])).rejects.toMatchObject(refused)
+  expect(await other.verify()).toEqual({ checked: 1, next: null, faults: [] })
 })
 
 test('[D4] a bound re-point waits for an open child, then is refused', async () => {

@@ -1,0 +1,196 @@
+// The refresh after writes through the verbs: stored bodies, stored keys and events follow a rename.
+
+import type { Documents, Pawl } from 'pawl'
+import { installProbe } from 'pawl/testing'
+import { expect, onTestFinished, test } from 'vitest'
+import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
+
+interface Schools {
+  readonly db: TestDatabase
+  readonly pawl: Pawl
+  readonly documents: Documents
+  /** By name, as posted. */
+  readonly uuids: Readonly<Record<'school' | 'session' | 'offering' | 'section' | 'note' | 'other', string>>
+}
+
+const school = (schoolId: number) => ({ schoolId })
+const session = (sessionName: string, schoolId = 1) => ({ sessionName, school: schoolId })
+const offering = (code: string, sessionName: string, schoolId = 1) => ({ code, session: { sessionName, schoolId } })
+const section = (sectionId: string, code: string, sessionName: string, schoolId = 1) => ({
+  sectionId,
+  offering: { code, sessionName, schoolId },
+  schools: [{ school: schoolId }, { school: { schoolId } }],
+})
+
+function define(documents: Documents): void {
+  documents.define('Organization', { identity: ['organizationId'], abstract: true })
+  documents.define('School', {
+    identity: ['schoolId'],
+    extends: { type: 'Organization', as: { schoolId: 'organizationId' } },
+    keyChange: 'cascade',
+  })
+  documents.define('Session', {
+    identity: ['sessionName', 'school'],
+    references: { school: 'School' },
+    keyChange: 'cascade',
+  })
+  documents.define('Offering', { identity: ['code', 'session'], references: { session: 'Session' } })
+  documents.define('Section', {
+    identity: ['sectionId', 'offering'],
+    references: { offering: 'Offering', 'schools[].school': 'School' },
+    keyChange: 'cascade',
+  })
+  documents.define('Note', { identity: ['noteId'], references: { about: 'Organization' } })
+}
+
+/** School 1, session A, offering c, section s, a note about the school; another school. All is refreshed. */
+async function create(): Promise<Schools> {
+  const db = await createLog('select 1')
+  const pawl = db.pawl()
+  define(pawl.documents)
+  const { documents } = pawl
+  const post = async (type: string, body: object) => (await documents.post(type, body)).uuid
+  const uuids = {
+    school: await post('School', school(1)),
+    session: await post('Session', session('A')),
+    offering: await post('Offering', offering('c', 'A')),
+    section: await post('Section', section('s', 'c', 'A')),
+    note: await post('Note', { noteId: 1, about: { organizationId: 1 } }),
+    other: await post('School', school(100)),
+  }
+  await startRunner(pawl)
+  await refreshed(db)
+  return { db, pawl, documents, uuids }
+}
+
+async function refreshed(db: TestDatabase): Promise<void> {
+  await until('it has begun', async () => (await db.query("select from pawl.cursor where name = 'pawl.documents'"))[0])
+  await caughtUp(db, 'pawl.documents')
+  await until('nothing is dirty', async () => (await db.query('select from pawl.dirty')).length === 0)
+}
+
+async function stored(db: TestDatabase, uuid: string) {
+  return (await db.query<{ body: unknown; keys: unknown }>('select body, keys from pawl.document where uuid = $1', [uuid]))[0]!
+}
+
+async function cascades(db: TestDatabase) {
+  const rows = await db.query<{ uuid: string; type: string }>(
+    "select aggregateid as uuid, type from pawl.event where payload ->> 'cause' = 'cascade' order by seq",
+  )
+  return rows.map(({ uuid, type }) => [uuid, type])
+}
+
+test('[D5] after a PUT that renames, stored bodies and keys of all levels follow', async () => {
+  const { db, documents, uuids } = await create()
+  await documents.put('School', uuids.school, school(2))
+  await refreshed(db)
+  expect(await stored(db, uuids.section)).toEqual({
+    body: section('s', 'c', 'A', 2),
+    keys: { Section: { sectionId: 's', code: 'c', sessionName: 'A', schoolId: 2 } },
+  })
+  expect(await stored(db, uuids.note)).toMatchObject({ body: { noteId: 1, about: { organizationId: 2 } } })
+  expect(await stored(db, uuids.school)).toMatchObject({ keys: { School: { schoolId: 2 }, Organization: { organizationId: 2 } } })
+  expect((await documents.verify()).faults).toEqual([])
+})
+
+test('[D11] a rename appends one event per dependent, key or body, none for others', async () => {
+  const { db, documents, uuids } = await create()
+  await documents.put('Section', uuids.section, { ...section('s', 'c', 'A'), schools: [] })
+  await refreshed(db)
+  expect(await cascades(db)).toEqual([])
+  await documents.put('School', uuids.school, school(2))
+  await refreshed(db)
+  const events = await cascades(db)
+  expect(events.sort()).toEqual(
+    [
+      [uuids.session, 'document.key-updated'],
+      [uuids.offering, 'document.key-updated'],
+      [uuids.section, 'document.key-updated'],
+      [uuids.note, 'document.updated'],
+    ].sort(),
+  )
+  const own = await db.query("select from pawl.event where aggregateid = $1 and type <> 'document.created'", [uuids.school])
+  expect(own).toHaveLength(1)
+  expect(await db.query('select from pawl.event where aggregateid = $1', [uuids.other])).toHaveLength(1)
+})
+
+test('[D11] a dependent by two ways has at most one event each', async () => {
+  const { db, documents, uuids } = await create()
+  await documents.put('School', uuids.school, school(2))
+  await refreshed(db)
+  const events = (await cascades(db)).filter(([uuid]) => uuid === uuids.section)
+  expect(events.length).toBeLessThanOrEqual(2)
+  expect(events.filter(([, type]) => type === 'document.key-updated')).toHaveLength(1)
+})
+
+test('[D11] renames that wait are one change of each dependent', async () => {
+  const { db, pawl, documents, uuids } = await create()
+  await pawl.projections.pause('pawl.documents', { reason: 'so that they wait' })
+  for (let n = 2; n < 8; n++) await documents.put('School', uuids.school, school(n))
+  await documents.put('Session', uuids.session, session('B', 7))
+  await pawl.projections.resume('pawl.documents', { reason: 'they have come' })
+  await refreshed(db)
+  const events = await cascades(db)
+  expect(events.filter(([uuid]) => uuid === uuids.section).length).toBeLessThanOrEqual(2)
+  expect(events.filter(([uuid]) => uuid === uuids.note)).toEqual([[uuids.note, 'document.updated']])
+  expect(await stored(db, uuids.section)).toMatchObject({ body: section('s', 'c', 'B', 7) })
+})
+
+test('[D11] a write appends one event, of the key only if it changed', async () => {
+  const { db, documents, uuids } = await create()
+  const [{ seq }] = (await db.query<{ seq: string }>('select max(seq)::text as seq from pawl.event')) as [{ seq: string }]
+  await documents.put('Section', uuids.section, { ...section('s', 'c', 'A'), room: 7 })
+  await documents.put('Section', uuids.section, section('t', 'c', 'A'))
+  await documents.delete('Section', uuids.section)
+  await refreshed(db)
+  const events = await db.query('select aggregateid as uuid, type, payload from pawl.event where seq > $1 order by seq', [seq])
+  const key = (sectionId: string) => ({ sectionId, code: 'c', sessionName: 'A', schoolId: 1 })
+  expect(events).toMatchObject([
+    { uuid: uuids.section, type: 'document.updated', payload: { revision: 2, key: key('s'), cause: 'write' } },
+    { uuid: uuids.section, type: 'document.key-updated', payload: { revision: 3, oldKey: key('s'), newKey: key('t') } },
+    { uuid: uuids.section, type: 'document.deleted', payload: { key: key('t') } },
+  ])
+  expect(events[1]!.payload).toMatchObject({ oldHash: (events[0]!.payload as { hash: string }).hash })
+})
+
+test('[D5] a child posted during the refresh keeps its fields and follows', async () => {
+  const { db, documents, uuids } = await create()
+  const arrived = deferred()
+  const go = deferred()
+  let hits = 0
+  installProbe(async (name) => {
+    if (name !== 'documents.refresh.written' || hits++ > 0) return
+    arrived.resolve()
+    await go.promise
+  })
+  onTestFinished(() => installProbe(undefined))
+  await documents.put('School', uuids.school, school(2))
+  await arrived.promise
+  // The walk has been written and is not committed: a POST and a second rename come in between.
+  const late = await documents.post('Session', { ...session('Late', 2), n: 5 })
+  await documents.put('School', uuids.school, school(3))
+  const again = documents.post('Session', { ...session('A', 3), n: 6 })
+  go.resolve()
+  expect(await again).toMatchObject({ uuid: uuids.session, outcome: 'updated' })
+  await refreshed(db)
+  expect(await stored(db, late.uuid)).toMatchObject({ body: { ...session('Late', 3), n: 5 } })
+  expect(await stored(db, uuids.session)).toMatchObject({ body: { ...session('A', 3), n: 6 } })
+  expect(await stored(db, uuids.section)).toMatchObject({ body: section('s', 'c', 'A', 3) })
+  expect((await documents.list('Session')).items).toHaveLength(2)
+  expect((await documents.verify()).faults).toEqual([])
+})
+
+test('[D5] keys that change places are stored as they ended', async () => {
+  const { db, documents, uuids } = await create()
+  const b = await documents.post('Session', session('B'))
+  const inB = await documents.post('Offering', offering('c', 'B'))
+  await documents.putAll([
+    { type: 'Session', uuid: uuids.session, body: session('B') },
+    { type: 'Session', uuid: b.uuid, body: session('A') },
+  ])
+  await refreshed(db)
+  expect(await stored(db, uuids.offering)).toMatchObject({ body: offering('c', 'B') })
+  expect(await stored(db, inB.uuid)).toMatchObject({ body: offering('c', 'A') })
+  expect((await documents.verify()).faults).toEqual([])
+})
