@@ -76,7 +76,7 @@ async function createMany(documents: Documents): Promise<void> {
     ['Session', bodies],
     ['Offering', offerings],
   ] as const)
-    expect((await documents.postMany(type, all)).every(({ ok }) => ok)).toBe(true)
+    expect((await documents.postMany<object>(type, all)).every(({ ok }) => ok)).toBe(true)
 }
 
 test('[D3] a rename with 5,000 dependents costs as much as one with none', async () => {

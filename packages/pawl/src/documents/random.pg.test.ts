@@ -1,0 +1,335 @@
+// Random writes of random types by several connections, against a model in memory. The writes of a round run at the same time; some order of them, one
+// after another, must explain every answer and all that readers see then. At rest, what is stored is equal to the model too.
+
+import { type Documents, type DocumentTypeOptions, isPawlError, type Written } from 'pawl'
+import { expect, test } from 'vitest'
+import { type TestDatabase, until } from '../../test/support/database.ts'
+import { caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
+
+/** Mulberry32: a failure prints its seed, and the same seed makes the same types and writes. */
+function randomOf(seed: number) {
+  let state = seed
+  const next = () => {
+    state = (state + 0x6d2b79f5) | 0
+    let t = Math.imul(state ^ (state >>> 15), 1 | state)
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296
+  }
+  const pick = (n: number) => Math.floor(next() * n)
+  return { pick, one: <T>(list: readonly T[]): T => list[pick(list.length)]!, isSo: (chance: number) => next() < chance }
+}
+type Random = ReturnType<typeof randomOf>
+
+// ---- types
+
+interface Type {
+  readonly n: number
+  /** The numbers of the types that its key refers to, and that its body does. */
+  readonly identity: readonly number[]
+  readonly plain: readonly number[]
+  readonly isList: boolean
+  readonly hasOldKeys: boolean
+}
+
+function randomTypes({ pick, isSo }: Random): Type[] {
+  return Array.from({ length: 3 + pick(3) }, (_, n) => {
+    const lower = Array.from({ length: n }, (_, j) => j)
+    const identity = lower.filter(() => isSo(0.5)).slice(0, 2)
+    const plain = [...lower, n].filter((j) => !identity.includes(j) && isSo(0.5))
+    return { n, identity, plain, isList: isSo(0.5), hasOldKeys: isSo(0.4) }
+  })
+}
+
+/** Fields of a target have names of their own in the key of what refers to it. */
+function fieldsOf(types: readonly Type[], n: number): string[] {
+  return [`id${n}`, ...types[n]!.identity.flatMap((j) => fieldsOf(types, j).map((field) => `${field}_${n}${j}`))]
+}
+
+function optionsOf(types: readonly Type[], { n, identity, plain, isList, hasOldKeys }: Type): DocumentTypeOptions {
+  const inKey = identity.map((j) => {
+    const as = Object.fromEntries(fieldsOf(types, j).map((field) => [field, `${field}_${n}${j}`]))
+    return [`ref${j}`, { type: `T${j}`, as }] as const
+  })
+  const others = plain.map((j) => [isList ? `list[].ref${j}` : `ref${j}`, `T${j}`] as const)
+  return {
+    identity: [`id${n}`, ...identity.map((j) => `ref${j}`)],
+    references: Object.fromEntries([...inKey, ...others]),
+    keyChange: 'cascade',
+    oldKeys: hasOldKeys ? '1d' : 0,
+  }
+}
+
+// ---- the model
+
+/** References are UUIDs, so a rename is of one document. */
+interface Doc {
+  readonly type: number
+  readonly id: number
+  readonly n: number
+  readonly identity: readonly string[]
+  readonly plain: readonly (string | null)[]
+}
+
+interface State {
+  readonly types: readonly Type[]
+  readonly docs: ReadonlyMap<string, Doc>
+  /** Old keys, oldest first, and whose they are. */
+  readonly old: ReadonlyMap<string, string>
+}
+
+type Key = Readonly<Record<string, number>>
+
+/** What a client sends: references by key. */
+interface Sent {
+  readonly type: number
+  readonly id: number
+  readonly n: number
+  readonly identity: readonly Key[]
+  readonly plain: readonly (Key | null)[]
+}
+
+type Op =
+  | { readonly verb: 'post'; readonly sent: Sent }
+  | { readonly verb: 'put'; readonly uuid: string; readonly sent: Sent }
+  | { readonly verb: 'putAll'; readonly changes: readonly { readonly uuid: string; readonly sent: Sent }[] }
+  | { readonly verb: 'delete'; readonly uuid: string; readonly type: number }
+
+function keyOf(state: State, doc: Doc): Key {
+  return sentKey(state.types, { ...doc, identity: doc.identity.map((uuid) => keyOf(state, state.docs.get(uuid)!)) })
+}
+
+function sentKey(types: readonly Type[], { type, id, identity }: Pick<Sent, 'type' | 'id' | 'identity'>): Key {
+  const key: Record<string, number> = { [`id${type}`]: id }
+  for (const [index, j] of types[type]!.identity.entries())
+    for (const [field, value] of Object.entries(identity[index]!)) key[`${field}_${type}${j}`] = value
+  return key
+}
+
+function sentOf(state: State, doc: Doc): Sent {
+  const key = (uuid: string) => keyOf(state, state.docs.get(uuid)!)
+  return { ...doc, identity: doc.identity.map(key), plain: doc.plain.map((uuid) => (uuid === null ? null : key(uuid))) }
+}
+
+function bodyOf(types: readonly Type[], sent: Sent): Record<string, unknown> {
+  const { identity, plain, isList } = types[sent.type]!
+  const inKey = identity.map((j, index) => [`ref${j}`, sent.identity[index]] as const)
+  const others = plain.flatMap((j, index) => (sent.plain[index] === null ? [] : [[`ref${j}`, sent.plain[index]] as const]))
+  const list = { list: others.map(([name, key]) => ({ [name]: key })) }
+  return { [`id${sent.type}`]: sent.id, n: sent.n, ...Object.fromEntries(inKey), ...(isList ? list : Object.fromEntries(others)) }
+}
+
+const identOf = ({ type, id, identity }: Doc) => `${type} ${id} ${identity.join()}`
+
+/** The document that a client means, if its keys are looked up in `seen`. Undefined: a reference leads nowhere, or to what is gone by now. */
+function resolved(state: State, seen: State, sent: Sent, self: string): Doc | undefined {
+  const own = JSON.stringify(sentKey(state.types, sent))
+  const find = (j: number, key: Key) => {
+    const text = JSON.stringify(key)
+    for (const [uuid, doc] of seen.docs)
+      if (doc.type === j && JSON.stringify(keyOf(seen, doc)) === text && state.docs.has(uuid)) return uuid
+    // A key that it is about to have is its own.
+    return j === sent.type && text === own ? self : undefined
+  }
+  const { identity, plain } = state.types[sent.type]!
+  const inKey = identity.map((j, index) => find(j, sent.identity[index]!))
+  const others = plain.map((j, index) => (sent.plain[index] === null ? null : find(j, sent.plain[index]!)))
+  if ([...inKey, ...others].includes(undefined)) return undefined
+  return { type: sent.type, id: sent.id, n: sent.n, identity: inKey as string[], plain: others as (string | null)[] }
+}
+
+interface Result {
+  /** Outcomes, or the code of the refusal. */
+  readonly answer: string
+  readonly state: State
+}
+
+/** What a write answers, and what is there then. `uuid` is that of a document that it created. */
+function simulate(state: State, seen: State, op: Op, uuid: string | undefined): Result {
+  const refused = (answer: string): Result => ({ answer, state })
+  if (op.verb === 'delete') {
+    const others = [...state.docs].filter(([other]) => other !== op.uuid)
+    if (!state.docs.has(op.uuid)) return refused('PAWL_NOT_FOUND')
+    if (others.some(([, doc]) => [...doc.identity, ...doc.plain].includes(op.uuid))) return refused('PAWL_REFERENCED')
+    return { answer: 'deleted', state: { ...state, docs: new Map(others), old: without(state.old, op.uuid) } }
+  }
+  const sent = op.verb === 'putAll' ? op.changes : [{ uuid: op.verb === 'put' ? op.uuid : undefined, sent: op.sent }]
+  const docs = sent.map((each) => resolved(state, seen, each.sent, each.uuid ?? uuid ?? 'unknown'))
+  if (docs.includes(undefined)) return refused('PAWL_REFERENCE_UNRESOLVED')
+  if (op.verb !== 'post')
+    return simulatePut(state, op.verb === 'put' ? [op.uuid] : op.changes.map(({ uuid }) => uuid), docs as Doc[])
+  const ident = identOf(docs[0]!)
+  const holder = [...state.docs].find(([, doc]) => identOf(doc) === ident)
+  if (holder !== undefined) return simulatePut(state, [holder[0]], docs as Doc[])
+  if (state.old.has(ident)) return refused('PAWL_KEY_RENAMED')
+  return { answer: 'created', state: { ...state, docs: new Map(state.docs).set(uuid ?? 'unknown', docs[0]!) } }
+}
+
+function simulatePut(state: State, uuids: readonly string[], next: readonly Doc[]): Result {
+  const idents = next.map(identOf)
+  const refused = (answer: string): Result => ({ answer, state })
+  if (new Set(idents).size < idents.length) return refused('PAWL_KEY_TAKEN')
+  if (uuids.some((uuid) => !state.docs.has(uuid))) return refused('PAWL_NOT_FOUND')
+  const isTaken = idents.some((ident, index) => {
+    const holder = [...state.docs].find(([uuid, doc]) => identOf(doc) === ident && !uuids.includes(uuid))
+    return holder !== undefined || (state.old.get(ident) ?? uuids[index]) !== uuids[index]
+  })
+  if (isTaken) return refused('PAWL_KEY_TAKEN')
+  const docs = new Map(state.docs)
+  const old = new Map(state.old)
+  for (const ident of idents) old.delete(ident)
+  const outcomes = uuids.map((uuid, index) => {
+    const before = state.docs.get(uuid)!
+    if (isSame(before, next[index]!)) return 'unchanged'
+    docs.set(uuid, next[index]!)
+    const ident = identOf(before)
+    if (state.types[before.type]!.hasOldKeys && !idents.includes(ident)) old.set(ident, uuid)
+    return 'updated'
+  })
+  return { answer: outcomes.join(), state: { ...state, docs, old } }
+}
+
+const isSame = (a: Doc, b: Doc) => JSON.stringify(Object.entries(a).sort()) === JSON.stringify(Object.entries(b).sort())
+const without = (old: ReadonlyMap<string, string>, uuid: string) => new Map([...old].filter(([, owner]) => owner !== uuid))
+
+// ---- writes
+
+/** `seen` is the state that the client last read. */
+function randomOp({ pick, one, isSo }: Random, seen: State): Op | undefined {
+  const all = [...seen.docs]
+  const of = (j: number) => all.filter(([, doc]) => doc.type === j).map(([uuid]) => uuid)
+  const draft = (type: number): Doc | undefined => {
+    const { identity, plain } = seen.types[type]!
+    if (identity.some((j) => of(j).length === 0)) return undefined
+    const others = plain.map((j) => (of(j).length > 0 && isSo(0.6) ? one(of(j)) : null))
+    return { type, id: pick(5), n: pick(3), identity: identity.map((j) => one(of(j))), plain: others }
+  }
+  const kind = pick(10)
+  if (kind < 4 || all.length === 0) {
+    const doc = draft(pick(seen.types.length))
+    return doc && { verb: 'post', sent: sentOf(seen, doc) }
+  }
+  const [uuid, before] = one(all)
+  if (kind === 4) return { verb: 'delete', uuid, type: before.type }
+  if (kind < 8) {
+    const doc = draft(before.type)!
+    const kept = isSo(0.5) ? { identity: before.identity } : isSo(0.5) ? { id: before.id } : {}
+    return { verb: 'put', uuid, sent: sentOf(seen, { ...doc, ...kept }) }
+  }
+  // Numbers rotate among up to three documents of a type.
+  const chosen = [...new Set([uuid, one(of(before.type)), one(of(before.type))])].map(
+    (each) => [each, seen.docs.get(each)!] as const,
+  )
+  const changes = chosen.map(([each, doc], index) => ({
+    uuid: each,
+    sent: sentOf(seen, { ...doc, id: chosen[(index + 1) % chosen.length]![1].id }),
+  }))
+  return { verb: 'putAll', changes }
+}
+
+interface Answered {
+  readonly answer: string
+  readonly uuid: string | undefined
+}
+
+async function run(documents: Documents, types: readonly Type[], op: Op): Promise<Answered> {
+  const of = (all: readonly Written[]) => ({ answer: all.map(({ outcome }) => outcome).join(), uuid: all[0]!.uuid })
+  const body = (sent: Sent) => bodyOf(types, sent)
+  try {
+    if (op.verb === 'post') return of([await documents.post(`T${op.sent.type}`, body(op.sent))])
+    if (op.verb === 'put') return of([await documents.put(`T${op.sent.type}`, op.uuid, body(op.sent))])
+    if (op.verb === 'putAll') {
+      const changes = op.changes.map(({ uuid, sent }) => ({ type: `T${sent.type}`, uuid, body: body(sent) }))
+      return of(await documents.putAll(changes))
+    }
+    await documents.delete(`T${op.type}`, op.uuid)
+    return { answer: 'deleted', uuid: undefined }
+  } catch (error) {
+    if (!isPawlError(error) || error.status >= 500) throw error
+    return { answer: error.code, uuid: undefined }
+  }
+}
+
+// ---- what explains a round
+
+const isRefusal = (answer: string) => answer.startsWith('PAWL_')
+
+/** Some order of the writes that explains all answers and what is read then. Of a refusal that a race decided, the code may be another one. */
+function explain(state: State, begun: State, ops: readonly Op[], answers: readonly Answered[], seen: string): State | undefined {
+  if (ops.length === 0) return textOf(state) === seen ? state : undefined
+  for (const [index, op] of ops.entries()) {
+    const { answer, uuid } = answers[index]!
+    // Keys were looked up when the write began, or since.
+    for (const when of begun === state ? [state] : [state, begun]) {
+      const result = simulate(state, when, op, uuid)
+      const isRace = begun !== state && isRefusal(answer) && (isRefusal(result.answer) || answer === 'PAWL_STALE_WRITE')
+      if (result.answer !== answer && !isRace) continue
+      const next = isRace ? { ...state } : result.state
+      const rest = <T>(list: readonly T[]) => list.filter((_, other) => other !== index)
+      const found = explain(next === state ? { ...state } : next, begun, rest(ops), rest(answers), seen)
+      if (found !== undefined) return found
+    }
+  }
+  return undefined
+}
+
+const sorted = (_name: string, value: unknown): unknown =>
+  typeof value === 'object' && value !== null && !Array.isArray(value)
+    ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
+    : value
+
+function textOf(state: State): string {
+  return JSON.stringify(
+    Object.fromEntries([...state.docs].map(([uuid, doc]) => [uuid, bodyOf(state.types, sentOf(state, doc))])),
+    sorted,
+  )
+}
+
+async function read(documents: Documents, types: readonly Type[]): Promise<string> {
+  const bodies: Record<string, unknown> = {}
+  for (const { n } of types)
+    for (const { uuid, body } of (await documents.list(`T${n}`, { limit: 500 })).items) bodies[uuid] = body
+  return JSON.stringify(bodies, sorted)
+}
+
+async function refreshed(db: TestDatabase): Promise<void> {
+  await until('it has begun', async () => (await db.query("select from pawl.cursor where name = 'pawl.documents'"))[0])
+  await caughtUp(db, 'pawl.documents')
+  await until('nothing is dirty', async () => (await db.query('select from pawl.dirty')).length === 0)
+}
+
+test.each([
+  { writers: 1, rounds: 70 },
+  { writers: 3, rounds: 40 },
+  { writers: 4, rounds: 30 },
+])('[D5] [D7] $writers random writes at a time: an order explains them', async ({ writers, rounds }) => {
+  const seed = Number(process.env.PAWL_TEST_SEED ?? Math.floor(Math.random() * 2 ** 31))
+  const random = randomOf(seed)
+  const types = randomTypes(random)
+  const db = await createLog('select 1')
+  const pawls = [db.pawl(), db.pawl()]
+  for (const { documents } of pawls) for (const type of types) documents.define(`T${type.n}`, optionsOf(types, type))
+  await startRunner(pawls[0]!)
+  let state: State = { types, docs: new Map(), old: new Map() }
+  let before = state
+  for (let round = 0; round < rounds; round++) {
+    // Some clients have not read since the round before.
+    const ops = Array.from({ length: writers }, () => randomOp(random, random.isSo(0.2) ? before : state)).filter(
+      (op) => op !== undefined,
+    )
+    const answers = await Promise.all(ops.map((op, n) => run(pawls[n % 2]!.documents, types, op)))
+    const seen = await read(pawls[0]!.documents, types)
+    const next = explain(state, state, ops, answers, seen)
+    if (next === undefined)
+      throw new Error(
+        `seed ${seed}, round ${round}: no order explains ${JSON.stringify({ ops, answers, types, was: textOf(state), seen })}`,
+      )
+    before = state
+    state = next
+  }
+  await refreshed(db)
+  const [{ documents }] = pawls as [(typeof pawls)[0]]
+  expect(await documents.verify({ limit: 500 }), `seed ${seed}`).toEqual({ checked: state.docs.size, next: null, faults: [] })
+  const stored = await db.query<{ uuid: string; body: unknown }>('select uuid, body from pawl.document')
+  const bodies = JSON.stringify(Object.fromEntries(stored.map(({ uuid, body }) => [uuid, body])), sorted)
+  expect(bodies, `seed ${seed}`).toBe(textOf(state))
+})
