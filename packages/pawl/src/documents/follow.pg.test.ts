@@ -81,7 +81,7 @@ async function cascades(db: TestDatabase) {
   return rows.map(({ uuid, type }) => [uuid, type])
 }
 
-test('[D5] after a PUT that renames, stored bodies and keys of all levels follow', async () => {
+test('[D5] after a PUT that renames, stored bodies and keys of dependents follow', async () => {
   const { db, documents, uuids } = await create()
   await documents.put('School', uuids.school, school(2))
   await refreshed(db)
@@ -94,7 +94,7 @@ test('[D5] after a PUT that renames, stored bodies and keys of all levels follow
   expect((await documents.verify()).faults).toEqual([])
 })
 
-test('[D11] a rename appends one event per dependent, key or body, none for others', async () => {
+test('[D11] a rename appends one event per dependent and none for others', async () => {
   const { db, documents, uuids } = await create()
   await documents.put('Section', uuids.section, { ...section('s', 'c', 'A'), schools: [] })
   await refreshed(db)

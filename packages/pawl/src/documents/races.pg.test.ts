@@ -195,7 +195,7 @@ test('[D7] putAlls of the same documents in other orders never deadlock', async 
   expect((await documents.verify()).faults).toEqual([])
 })
 
-test('[D2] a target renamed after it was found is referred to by its new key', async () => {
+test('[D2] a target renamed after it was found is referred to', async () => {
   const { uuid } = await documents.post('School', { schoolId: 1 })
   const child = await between(
     () => documents.post('Note', { note: 1, school: 1 }),
@@ -223,7 +223,7 @@ test('[D2] a child insert waits for an open delete, then is unresolved', async (
   expect(await db.query('select from pawl.document')).toEqual([])
 })
 
-test('[D4] a re-point behind an open child is refused after two seconds', async () => {
+test('[D4] a re-point that waits for an open child is refused after two seconds', async () => {
   for (const schoolId of [1, 2]) await documents.post('School', { schoolId })
   const { uuid } = await documents.post('Session', session('Fall'))
   const [writer, mover] = [await begin(), await begin()]

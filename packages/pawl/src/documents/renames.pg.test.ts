@@ -274,7 +274,7 @@ test('[D7] sixteen old keys answer, older ones are free', async () => {
 
 // ---- etags, and writes that change nothing
 
-test('[D9] a rename changes the etags of dependents of any level, and no others', async () => {
+test('[D9] a rename changes the etags of all dependents and no others', async () => {
   const [first, second] = [await school(1), await school(2)]
   const fall = await documents.post('Session', session('Fall'))
   const child = await documents.post('Offering', offering('c', 'Fall'))
@@ -323,7 +323,7 @@ test('[D8] a POST with another key is another document', async () => {
 
 // ---- above READ COMMITTED
 
-test('[D2] above READ COMMITTED a write that saw an old key is not stored', async () => {
+test('[D2] above READ COMMITTED a write by an old key is refused', async () => {
   const uuid = await school(1)
   for (const isolation of ['repeatable read', 'serializable']) {
     const schoolId = (await documents.get('School', uuid))!.key.schoolId as number
