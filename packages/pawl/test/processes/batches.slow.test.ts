@@ -168,6 +168,8 @@ test('[B8] 64 connections settle one batch while it ends: no deadlock', { timeou
   )
   const items = await db.query<{ job_id: string; n: number }>('select job_id, n from pawl.batch_item order by n')
   const clients = new pg.Pool({ connectionString: db.url, max: 64 })
+  // end() resolves before the last sockets have closed, and the drop of the database terminates those.
+  clients.on('connect', (client) => client.on('error', () => undefined))
   onTestFinished(() => clients.end())
   const errors: unknown[] = []
   const query = (text: string, values: unknown[]) =>
