@@ -142,6 +142,40 @@ async function store(
   )
 }
 
+/** Adds documents that have the key of this one in theirs, at the reference `school`. They are as many rows as a write of each would store. */
+export async function plantDependents(db: Queryable, tenant: string, uuid: string, count: number): Promise<void> {
+  await db.query(
+    `with parent as (select id, keys -> 'School' as key from pawl.document where tenant = $1 and uuid = $2),
+     new as (insert into pawl.document (tenant, id, type, receipt, content, keys, body)
+       select $1, nextval('pawl.document_id'), 'Session', 1, '', jsonb_build_object('Session', p.key || jsonb_build_object('name', 's' || n)),
+         jsonb_build_object('name', 's' || n, 'school', p.key)
+       from parent p cross join generate_series(1, $3) n returning id, body),
+     key as (insert into pawl.document_key (tenant, hash, document_id, type, parts, refs)
+       select $1, sha256(int8send(n.id)), n.id, 'Session', n.body - 'school', array[p.id] from new n cross join parent p)
+     insert into pawl.document_ref (tenant, from_id, path, to_id, type, in_key)
+     select $1, n.id, '{school}', p.id, 'School', true from new n cross join parent p`,
+    [tenant, uuid, count],
+  )
+}
+
+/** Rows written, and pages read, of Pawl's tables and their indexes, by what this connection does in `work`. */
+export async function costOf(client: Queryable, work: () => Promise<unknown>): Promise<{ rows: number; pages: number }> {
+  const costs = async () => {
+    const [row] = await rowsOf<{ rows: number; pages: number }>(
+      client,
+      `select sum(pg_stat_get_xact_tuples_inserted(c.oid) + pg_stat_get_xact_tuples_updated(c.oid) + pg_stat_get_xact_tuples_deleted(c.oid))::integer as rows,
+         sum(pg_stat_get_xact_blocks_fetched(c.oid))::integer as pages
+       from pg_class c where c.relnamespace = 'pawl'::regnamespace and c.relkind in ('r', 'i')`,
+      [],
+    )
+    return row!
+  }
+  const before = await costs()
+  await work()
+  const after = await costs()
+  return { rows: after.rows - before.rows, pages: after.pages - before.pages }
+}
+
 function linksOf(references: readonly Reference[], body: Body): Found[] {
   return references.flatMap((reference) => {
     let places: { value: unknown; path: string[] }[] = [{ value: body, path: [] }]
