@@ -29,14 +29,19 @@ interface Type {
   readonly plain: readonly number[]
   readonly isList: boolean
   readonly hasOldKeys: boolean
+  /** Whether it extends Base, whose key all such types share. */
+  readonly isBase: boolean
 }
+
+/** The number of the superclass in `plain`. */
+const base = 9
 
 function randomTypes({ pick, isSo }: Random): Type[] {
   return Array.from({ length: 3 + pick(3) }, (_, n) => {
     const lower = Array.from({ length: n }, (_, j) => j)
     const identity = lower.filter(() => isSo(0.5)).slice(0, 2)
-    const plain = [...lower, n].filter((j) => !identity.includes(j) && isSo(0.5))
-    return { n, identity, plain, isList: isSo(0.5), hasOldKeys: isSo(0.4) }
+    const plain = [...lower, n, base].filter((j) => !identity.includes(j) && isSo(0.5))
+    return { n, identity, plain, isList: isSo(0.5), hasOldKeys: isSo(0.4), isBase: identity.length === 0 && isSo(0.7) }
   })
 }
 
@@ -45,17 +50,18 @@ function fieldsOf(types: readonly Type[], n: number): string[] {
   return [`id${n}`, ...types[n]!.identity.flatMap((j) => fieldsOf(types, j).map((field) => `${field}_${n}${j}`))]
 }
 
-function optionsOf(types: readonly Type[], { n, identity, plain, isList, hasOldKeys }: Type): DocumentTypeOptions {
+function optionsOf(types: readonly Type[], { n, identity, plain, isList, hasOldKeys, isBase }: Type): DocumentTypeOptions {
   const inKey = identity.map((j) => {
     const as = Object.fromEntries(fieldsOf(types, j).map((field) => [field, `${field}_${n}${j}`]))
     return [`ref${j}`, { type: `T${j}`, as }] as const
   })
-  const others = plain.map((j) => [isList ? `list[].ref${j}` : `ref${j}`, `T${j}`] as const)
+  const others = plain.map((j) => [isList ? `list[].ref${j}` : `ref${j}`, j === base ? 'Base' : `T${j}`] as const)
   return {
     identity: [`id${n}`, ...identity.map((j) => `ref${j}`)],
     references: Object.fromEntries([...inKey, ...others]),
     keyChange: 'cascade',
     oldKeys: hasOldKeys ? '1d' : 0,
+    ...(isBase ? { extends: { type: 'Base', as: { [`id${n}`]: 'baseId' } } } : {}),
   }
 }
 
@@ -107,7 +113,20 @@ function sentKey(types: readonly Type[], { type, id, identity }: Pick<Sent, 'typ
 
 function sentOf(state: State, doc: Doc): Sent {
   const key = (uuid: string) => keyOf(state, state.docs.get(uuid)!)
-  return { ...doc, identity: doc.identity.map(key), plain: doc.plain.map((uuid) => (uuid === null ? null : key(uuid))) }
+  const { plain } = state.types[doc.type]!
+  const others = doc.plain.map((uuid, index) => (uuid === null ? null : keyAs(state, plain[index]!, state.docs.get(uuid)!)))
+  return { ...doc, identity: doc.identity.map(key), plain: others }
+}
+
+function keyAs(state: State, type: number, doc: Doc): Key {
+  return type === base ? { baseId: doc.id } : keyOf(state, doc)
+}
+
+const isOf = (types: readonly Type[], type: number, doc: Doc) => (type === base ? types[doc.type]!.isBase : doc.type === type)
+
+/** What it answers to: its own key first. */
+function identsOf(types: readonly Type[], { type, id, identity }: Doc): string[] {
+  return [`${type} ${id} ${identity.join()}`, ...(types[type]!.isBase ? [`Base ${id}`] : [])]
 }
 
 function bodyOf(types: readonly Type[], sent: Sent): Record<string, unknown> {
@@ -118,17 +137,16 @@ function bodyOf(types: readonly Type[], sent: Sent): Record<string, unknown> {
   return { [`id${sent.type}`]: sent.id, n: sent.n, ...Object.fromEntries(inKey), ...(isList ? list : Object.fromEntries(others)) }
 }
 
-const identOf = ({ type, id, identity }: Doc) => `${type} ${id} ${identity.join()}`
-
 /** The document that a client means, if its keys are looked up in `seen`. Undefined: a reference leads nowhere, or to what is gone by now. */
 function resolved(state: State, seen: State, sent: Sent, self: string): Doc | undefined {
   const own = JSON.stringify(sentKey(state.types, sent))
   const find = (j: number, key: Key) => {
     const text = JSON.stringify(key)
     for (const [uuid, doc] of seen.docs)
-      if (doc.type === j && JSON.stringify(keyOf(seen, doc)) === text && state.docs.has(uuid)) return uuid
+      if (isOf(seen.types, j, doc) && JSON.stringify(keyAs(seen, j, doc)) === text && state.docs.has(uuid)) return uuid
     // A key that it is about to have is its own.
-    return j === sent.type && text === own ? self : undefined
+    const isOwn = j === base ? state.types[sent.type]!.isBase && key.baseId === sent.id : j === sent.type && text === own
+    return isOwn ? self : undefined
   }
   const { identity, plain } = state.types[sent.type]!
   const inKey = identity.map((j, index) => find(j, sent.identity[index]!))
@@ -157,32 +175,40 @@ function simulate(state: State, seen: State, op: Op, uuid: string | undefined): 
   if (docs.includes(undefined)) return refused('PAWL_REFERENCE_UNRESOLVED')
   if (op.verb !== 'post')
     return simulatePut(state, op.verb === 'put' ? [op.uuid] : op.changes.map(({ uuid }) => uuid), docs as Doc[])
-  const ident = identOf(docs[0]!)
-  const holder = [...state.docs].find(([, doc]) => identOf(doc) === ident)
-  if (holder !== undefined) return simulatePut(state, [holder[0]], docs as Doc[])
-  if (state.old.has(ident)) return refused('PAWL_KEY_RENAMED')
+  const [own, ...others] = identsOf(state.types, docs[0]!) as [string, ...string[]]
+  const holder = holderOf(state, own)
+  if (holder !== undefined) return simulatePut(state, [holder], docs as Doc[])
+  if (state.old.has(own)) return refused('PAWL_KEY_RENAMED')
+  if (others.some((ident) => holderOf(state, ident) !== undefined)) return refused('PAWL_KEY_TAKEN')
+  if (others.some((ident) => state.old.has(ident))) return refused('PAWL_KEY_RENAMED')
   return { answer: 'created', state: { ...state, docs: new Map(state.docs).set(uuid ?? 'unknown', docs[0]!) } }
 }
 
+function holderOf({ types, docs }: State, ident: string): string | undefined {
+  for (const [uuid, doc] of docs) if (identsOf(types, doc).includes(ident)) return uuid
+  return undefined
+}
+
 function simulatePut(state: State, uuids: readonly string[], next: readonly Doc[]): Result {
-  const idents = next.map(identOf)
+  const idents = next.map((doc) => identsOf(state.types, doc))
+  const claimed = idents.flat()
   const refused = (answer: string): Result => ({ answer, state })
-  if (new Set(idents).size < idents.length) return refused('PAWL_KEY_TAKEN')
+  if (new Set(claimed).size < claimed.length) return refused('PAWL_KEY_TAKEN')
   if (uuids.some((uuid) => !state.docs.has(uuid))) return refused('PAWL_NOT_FOUND')
-  const isTaken = idents.some((ident, index) => {
-    const holder = [...state.docs].find(([uuid, doc]) => identOf(doc) === ident && !uuids.includes(uuid))
-    return holder !== undefined || (state.old.get(ident) ?? uuids[index]) !== uuids[index]
-  })
-  if (isTaken) return refused('PAWL_KEY_TAKEN')
+  const isTaken = (ident: string, uuid: string) => {
+    const holder = holderOf(state, ident)
+    return (holder !== undefined && !uuids.includes(holder)) || (state.old.get(ident) ?? uuid) !== uuid
+  }
+  if (idents.some((each, index) => each.some((ident) => isTaken(ident, uuids[index]!)))) return refused('PAWL_KEY_TAKEN')
   const docs = new Map(state.docs)
   const old = new Map(state.old)
-  for (const ident of idents) old.delete(ident)
+  for (const ident of claimed) old.delete(ident)
   const outcomes = uuids.map((uuid, index) => {
     const before = state.docs.get(uuid)!
     if (isSame(before, next[index]!)) return 'unchanged'
     docs.set(uuid, next[index]!)
-    const ident = identOf(before)
-    if (state.types[before.type]!.hasOldKeys && !idents.includes(ident)) old.set(ident, uuid)
+    const left = identsOf(state.types, before).filter((ident) => !claimed.includes(ident))
+    if (state.types[before.type]!.hasOldKeys) for (const ident of left) old.set(ident, uuid)
     return 'updated'
   })
   return { answer: outcomes.join(), state: { ...state, docs, old } }
@@ -196,7 +222,7 @@ const without = (old: ReadonlyMap<string, string>, uuid: string) => new Map([...
 /** `seen` is the state that the client last read. */
 function randomOp({ pick, one, isSo }: Random, seen: State): Op | undefined {
   const all = [...seen.docs]
-  const of = (j: number) => all.filter(([, doc]) => doc.type === j).map(([uuid]) => uuid)
+  const of = (j: number) => all.filter(([, doc]) => isOf(seen.types, j, doc)).map(([uuid]) => uuid)
   const draft = (type: number): Doc | undefined => {
     const { identity, plain } = seen.types[type]!
     if (identity.some((j) => of(j).length === 0)) return undefined
@@ -215,10 +241,9 @@ function randomOp({ pick, one, isSo }: Random, seen: State): Op | undefined {
     const kept = isSo(0.5) ? { identity: before.identity } : isSo(0.5) ? { id: before.id } : {}
     return { verb: 'put', uuid, sent: sentOf(seen, { ...doc, ...kept }) }
   }
-  // Numbers rotate among up to three documents of a type.
-  const chosen = [...new Set([uuid, one(of(before.type)), one(of(before.type))])].map(
-    (each) => [each, seen.docs.get(each)!] as const,
-  )
+  // Numbers rotate among up to three documents, of a type or of any.
+  const any = isSo(0.5) ? of(before.type) : all.map(([other]) => other)
+  const chosen = [...new Set([uuid, one(any), one(any)])].map((each) => [each, seen.docs.get(each)!] as const)
   const changes = chosen.map(([each, doc], index) => ({
     uuid: each,
     sent: sentOf(seen, { ...doc, id: chosen[(index + 1) % chosen.length]![1].id }),
@@ -307,7 +332,10 @@ test.each([
   const types = randomTypes(random)
   const db = await createLog('select 1')
   const pawls = [db.pawl(), db.pawl()]
-  for (const { documents } of pawls) for (const type of types) documents.define(`T${type.n}`, optionsOf(types, type))
+  for (const { documents } of pawls) {
+    documents.define('Base', { identity: ['baseId'], abstract: true })
+    for (const type of types) documents.define(`T${type.n}`, optionsOf(types, type))
+  }
   await startRunner(pawls[0]!)
   let state: State = { types, docs: new Map(), old: new Map() }
   let before = state
