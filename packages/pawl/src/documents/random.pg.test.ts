@@ -1,7 +1,7 @@
 // Random writes of random types by several connections, against a model in memory. The writes of a round run at the same time; some order of them, one
 // after another, must explain every answer and all that readers see then. At rest, what is stored is equal to the model too.
 
-import { type Documents, type DocumentTypeOptions, isPawlError, type Written } from 'pawl'
+import { type AnyTx, type Documents, type DocumentTypeOptions, isPawlError, type Written } from 'pawl'
 import { expect, test } from 'vitest'
 import { type TestDatabase, until } from '../../test/support/database.ts'
 import { caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
@@ -251,28 +251,50 @@ function randomOp({ pick, one, isSo }: Random, seen: State): Op | undefined {
   return { verb: 'putAll', changes }
 }
 
+interface InTx {
+  readonly tx?: AnyTx
+}
+
 interface Answered {
   readonly answer: string
   readonly uuid: string | undefined
 }
 
-async function run(documents: Documents, types: readonly Type[], op: Op): Promise<Answered> {
+async function run(documents: Documents, types: readonly Type[], op: Op, tx: InTx = {}): Promise<Answered> {
   const of = (all: readonly Written[]) => ({ answer: all.map(({ outcome }) => outcome).join(), uuid: all[0]!.uuid })
   const body = (sent: Sent) => bodyOf(types, sent)
   try {
-    if (op.verb === 'post') return of([await documents.post(`T${op.sent.type}`, body(op.sent))])
-    if (op.verb === 'put') return of([await documents.put(`T${op.sent.type}`, op.uuid, body(op.sent))])
+    if (op.verb === 'post') return of([await documents.post(`T${op.sent.type}`, body(op.sent), tx)])
+    if (op.verb === 'put') return of([await documents.put(`T${op.sent.type}`, op.uuid, body(op.sent), tx)])
     if (op.verb === 'putAll') {
       const changes = op.changes.map(({ uuid, sent }) => ({ type: `T${sent.type}`, uuid, body: body(sent) }))
-      return of(await documents.putAll(changes))
+      return of(await documents.putAll(changes, tx))
     }
-    await documents.delete(`T${op.type}`, op.uuid)
+    await documents.delete(`T${op.type}`, op.uuid, tx)
     return { answer: 'deleted', uuid: undefined }
   } catch (error) {
     if (!isPawlError(error) || error.status >= 500) throw error
     return { answer: error.code, uuid: undefined }
   }
 }
+
+/** In a transaction of the caller's, which is rolled back: no more than that it was. */
+async function runAndRollBack(db: TestDatabase, documents: Documents, types: readonly Type[], op: Op): Promise<Answered> {
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await run(documents, types, op, { tx: client })
+  } catch (error) {
+    // The server chose it to end a deadlock.
+    if ((error as { code?: string }).code !== '40P01') throw error
+  } finally {
+    await client.query('rollback')
+    client.release()
+  }
+  return { answer: rolledBack, uuid: undefined }
+}
+
+const rolledBack = 'rolled back'
 
 // ---- what explains a round
 
@@ -285,7 +307,7 @@ function explain(state: State, begun: State, ops: readonly Op[], answers: readon
     const { answer, uuid } = answers[index]!
     // Keys were looked up when the write began, or since.
     for (const when of begun === state ? [state] : [state, begun]) {
-      const result = simulate(state, when, op, uuid)
+      const result = answer === rolledBack ? { answer, state } : simulate(state, when, op, uuid)
       const isRace = begun !== state && isRefusal(answer) && (isRefusal(result.answer) || answer === 'PAWL_STALE_WRITE')
       if (result.answer !== answer && !isRace) continue
       const next = isRace ? { ...state } : result.state
@@ -326,7 +348,7 @@ test.each([
   { writers: 1, rounds: 70 },
   { writers: 3, rounds: 40 },
   { writers: 4, rounds: 30 },
-])('[D5] [D7] $writers random writes at a time: an order explains them', async ({ writers, rounds }) => {
+])('[D5] [D7] [D8] $writers random writes at a time: an order explains them', async ({ writers, rounds }) => {
   const seed = Number(process.env.PAWL_TEST_SEED ?? Math.floor(Math.random() * 2 ** 31))
   const random = randomOf(seed)
   const types = randomTypes(random)
@@ -344,7 +366,13 @@ test.each([
     const ops = Array.from({ length: writers }, () => randomOp(random, random.isSo(0.2) ? before : state)).filter(
       (op) => op !== undefined,
     )
-    const answers = await Promise.all(ops.map((op, n) => run(pawls[n % 2]!.documents, types, op)))
+    const isUndone = ops.map(() => random.isSo(0.1))
+    const answers = await Promise.all(
+      ops.map((op, n) => {
+        const { documents } = pawls[n % 2]!
+        return isUndone[n] ? runAndRollBack(db, documents, types, op) : run(documents, types, op)
+      }),
+    )
     const seen = await read(pawls[0]!.documents, types)
     const next = explain(state, state, ops, answers, seen)
     if (next === undefined)
