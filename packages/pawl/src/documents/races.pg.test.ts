@@ -195,6 +195,19 @@ test('[D7] putAlls of the same documents in other orders never deadlock', async 
   expect((await documents.verify()).faults).toEqual([])
 })
 
+test('[D7] a taken key whose holder is gone again is asked for five times', async () => {
+  const uuids: string[] = []
+  for (const schoolId of [1, 2]) uuids.push((await documents.post('School', { schoolId })).uuid)
+  const [a] = uuids as [string, string]
+  // As if the holder were renamed each time between the claim and this question.
+  await db.query(
+    'create or replace function pawl.key_holder(p_tenant text, p_id bigint, p_identities jsonb) returns jsonb language sql return null::jsonb',
+  )
+  for (const write of [() => documents.put('School', a, { schoolId: 2 }), () => putAll([a, 2])])
+    await expect(write()).rejects.toMatchObject({ code: 'PAWL_ROLLED_BACK', message: expect.stringMatching(/changed 5 times/) })
+  expect(await documents.get('School', a)).toMatchObject({ key: { schoolId: 1 }, etag: expect.stringMatching(/^1\./) })
+})
+
 test('[D2] a target renamed after it was found is referred to', async () => {
   const { uuid } = await documents.post('School', { schoolId: 1 })
   const child = await between(
