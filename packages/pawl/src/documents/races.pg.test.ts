@@ -195,7 +195,7 @@ test('[D7] putAlls of the same documents in other orders never deadlock', async 
   expect((await documents.verify()).faults).toEqual([])
 })
 
-test('[D7] a taken key whose holder is gone again is asked for five times', async () => {
+test('[D7] a taken key whose holder left is asked for five times', async () => {
   const uuids: string[] = []
   for (const schoolId of [1, 2]) uuids.push((await documents.post('School', { schoolId })).uuid)
   const [a] = uuids as [string, string]
