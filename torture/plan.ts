@@ -70,9 +70,9 @@ const commits: Readonly<Record<string, readonly ProbeName[]>> = {
   settle: probes('jobs: settle.before fail.before release.before'),
   engine: probes('jobs: touch.before'),
   handler: probes(
-    'jobs: tx.begun tx.handled tx.before_commit batches: boundary.written feed.written end.written projections: batch.before batch.moved batch.handled event.handled park.before unpark.handled state.taken state.handled',
+    'jobs: tx.begun tx.handled tx.before_commit batches: boundary.written feed.written end.written projections: batch.before batch.moved batch.handled event.handled park.before unpark.handled state.taken state.handled documents: refresh.written',
   ),
-  caller: probes('batches: settled end.before'),
+  caller: probes('batches: settled end.before documents: found'),
   keeper: probes('keeper: beat.before'),
   sweep: probes('keeper: rescue.closed'),
   sequencer: probes('events: sequence.before'),
