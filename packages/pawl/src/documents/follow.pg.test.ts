@@ -1,6 +1,6 @@
 // The refresh after writes through the verbs: stored bodies, stored keys and events follow a rename.
 
-import type { Documents, Pawl } from 'pawl'
+import { type Documents, isPawlError, type Pawl } from 'pawl'
 import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
@@ -193,4 +193,73 @@ test('[D5] keys that change places are stored as they ended', async () => {
   expect(await stored(db, uuids.offering)).toMatchObject({ body: offering('c', 'B') })
   expect(await stored(db, inB.uuid)).toMatchObject({ body: offering('c', 'A') })
   expect((await documents.verify()).faults).toEqual([])
+})
+
+test('[D4] [D5] random renames and re-points of unified keys converge', async () => {
+  const db = await createLog('select 1')
+  const pawls = [db.pawl(), db.pawl()]
+  for (const { documents } of pawls) {
+    documents.define('School', { identity: ['schoolId'], keyChange: 'cascade' })
+    for (const type of ['Session', 'Period'])
+      documents.define(type, { identity: [`${type}Name`, 'school'], references: { school: 'School' }, keyChange: 'cascade' })
+    documents.define('Offering', {
+      identity: ['code', 'school', 'session'],
+      references: { school: 'School', session: 'Session' },
+      keyChange: 'cascade',
+    })
+    documents.define('Section', {
+      identity: ['sectionId', 'offering'],
+      references: { offering: 'Offering', 'periods[].period': 'Period' },
+      unify: [['offering.schoolId', 'periods[].period.schoolId']],
+      keyChange: 'cascade',
+    })
+  }
+  await startRunner(pawls[0]!)
+  const seed = Number(process.env.PAWL_TEST_SEED ?? Math.floor(Math.random() * 2 ** 31))
+  let state = seed
+  const pick = (n: number) => {
+    state = (Math.imul(state, 1_103_515_245) + 12_345) & 0x7fffffff
+    return (state >>> 8) % n
+  }
+  const bodies: Readonly<Record<string, (schoolId: number) => object>> = {
+    School: (schoolId) => ({ schoolId, n: pick(3) }),
+    Session: (schoolId) => ({ SessionName: pick(2), school: schoolId }),
+    Period: (schoolId) => ({ PeriodName: pick(2), school: { schoolId } }),
+    Offering: (schoolId) => ({ code: pick(2), school: schoolId, session: { SessionName: pick(2), schoolId } }),
+    Section: (schoolId) => ({
+      sectionId: pick(2),
+      offering: { code: pick(2), SessionName: pick(2), schoolId },
+      periods: [0, 1].slice(pick(3)).map((PeriodName) => ({ period: { PeriodName, schoolId } })),
+    }),
+  }
+  const written: (readonly [type: string, uuid: string])[] = []
+  const act = async (documents: Documents) => {
+    const [type, uuid] = pick(2) === 0 && written.length > 0 ? written[pick(written.length)]! : [Object.keys(bodies)[pick(5)]!]
+    const body = bodies[type]!(1 + pick(3))
+    if (uuid === undefined) written.push([type, (await documents.post(type, body)).uuid])
+    else if (pick(8) === 0) await documents.delete(type, uuid)
+    else await documents.put(type, uuid, body)
+  }
+  const answers = new Map<string, number>()
+  const writer = async ({ documents }: Pawl) => {
+    for (let n = 0; n < 50; n++) {
+      const answer = await act(documents).then(
+        () => 'written',
+        (error: unknown) => (isPawlError(error) && error.status < 500 ? error.code : Promise.reject(error)),
+      )
+      answers.set(answer, 1 + (answers.get(answer) ?? 0))
+    }
+  }
+  await Promise.all([...pawls, ...pawls].map(writer))
+  await refreshed(db)
+  const { documents } = pawls[1]!
+  expect((await documents.verify({ limit: 500 })).faults, `seed ${seed}`).toEqual([])
+  type Unified = { schoolId?: number; school?: number; session?: Unified; offering?: Unified; periods?: { period: Unified }[] }
+  for (const type of ['Offering', 'Section'])
+    for (const { body, key } of (await documents.list<Unified>(type, { limit: 500 })).items) {
+      const { school, session, offering, periods = [] } = body
+      const ids = [school, session?.schoolId, offering?.schoolId, ...periods.map(({ period }) => period.schoolId)]
+      expect(new Set([key.schoolId, ...ids.filter((id) => id !== undefined)]).size, `seed ${seed}`).toBe(1)
+    }
+  expect(answers.get('written'), `seed ${seed}`).toBeGreaterThan(20)
 })
