@@ -565,7 +565,7 @@ begin
       and j.kind = 'pawl.batch.' || v_name || '.item'
       and j.payload ->> 'batch' = p_id::text
     order by j.id
-    limit 5000
+    limit case when v_fed = 0 then 2000 else 10000 end
   ),
   gone as materialized (
     select w.n
@@ -632,7 +632,7 @@ begin
     from pawl.batch_item i
     where i.tenant = p_tenant and i.batch_id = p_id and i.n > v_fed
     order by i.n
-    limit 5000
+    limit case when v_fed = 0 then 2000 else 10000 end
   ) x
   where coalesce(x.bytes, 0) <= 16777216 or x.n = v_fed + 1;
   perform pawl.enqueue_given(p_tenant, v_queue, 'pawl.batch.' || v_name || '.item', v_ids, v_payloads);
