@@ -11,7 +11,7 @@ export function toMarkdown({ machine, releases, measures }: Published, isOld: bo
     `${machine.cores} cores (${machine.cpu}), ${machine.memoryGb} GB, ${machine.system}. Medians, and the lowest and highest round in brackets.`,
     `Releases: ${used.join(', ')}. Pawl: ${runsOf(measures)}.`,
     '',
-    '| measure | Pawl | beside it: Pawl is so many times that | bar | met |',
+    '| measure | Pawl | beside it, with the ratio of Pawl to it | bar | met |',
     '|---|---|---|---|---|',
     ...measures.map(row),
     '',
