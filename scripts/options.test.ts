@@ -120,7 +120,6 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
   const nil = '00000000-0000-4000-8000-000000000000'
   return {
     'createPawl(options)': () => createPawl({ databaseUrl: nowhere, ...given }),
-    'pawl.migrate(options)': () => pawl.migrate(options),
     'pawl.alerts(options)': () => pawl.alerts(options),
     'once(tx, options, work)': () => once({ query: async () => ({ rows: [] }) }, options, () => 1),
     'pawl.worker(options)': () => pawl.worker(options),

@@ -12,7 +12,7 @@ import { keepTable } from '../packages/pawl/src/events/maintenance.ts'
 import * as jobs from '../packages/pawl/src/jobs/options.ts'
 import { onceTable } from '../packages/pawl/src/kernel/once.ts'
 import type { Option, Table } from '../packages/pawl/src/kernel/options.ts'
-import { alertsTable, migrateTable, pawlTable } from '../packages/pawl/src/pawl-options.ts'
+import { alertsTable, pawlTable } from '../packages/pawl/src/pawl-options.ts'
 import * as projections from '../packages/pawl/src/projections/options.ts'
 import { xlsxTable } from '../packages/pawl/src/records/formats/xlsx/options.ts'
 import * as records from '../packages/pawl/src/records/options.ts'
@@ -25,7 +25,7 @@ export const optionsFile = join(root, 'docs', 'reference', 'options.md')
 export const calls: Readonly<Record<string, Readonly<Record<string, Table | string>>>> = {
   Pawl: {
     'createPawl(options)': pawlTable,
-    'pawl.migrate(options)': migrateTable,
+    'pawl.migrate()': "Brings the database's schema up to this release. Any number of processes may call it at once.",
     'pawl.alerts(options)': alertsTable,
     'pawl.for(tenant)': 'The same for one tenant: its jobs, events, projections, records, batches, documents and alerts.',
     'pawl.on(event, listener)':

@@ -53,7 +53,13 @@ function idleFor(context: Context, queues: number, hasCursor: boolean): Promise<
       )
       return { ...row!, ...(await database.counted()), at: now() }
     }
+    const autovacuum = async (is: 'off' | 'on') => {
+      await database.query(`alter system set autovacuum = ${is}`)
+      await database.query('select pg_reload_conf()')
+    }
     try {
+      // Its rounds over the catalogs of a new database take up to 20 transaction ids a minute, and Pawl 8.
+      await autovacuum('off')
       await child.prepare(setupOf(context, database))
       await child.call('run', 'idle', queues, hasCursor)
       // A start asks and writes what an idle process does not.
@@ -70,6 +76,7 @@ function idleFor(context: Context, queues: number, hasCursor: boolean): Promise<
       }
     } finally {
       await child.stop()
+      await autovacuum('on')
     }
   }, true)
 }

@@ -12,9 +12,7 @@ import {
   parameterProblem,
   type Ssl,
 } from './db/login.ts'
-import type { MigrateOptions } from './db/migrate.ts'
 import {
-  callback,
   integer,
   type Option,
   oneOf,
@@ -23,7 +21,6 @@ import {
   refused,
   required,
   resolve,
-  signal,
   type TableOf,
   text,
   tuning,
@@ -91,12 +88,6 @@ export const pawlTable = {
   }),
   tuning: tuning(pawlTuningTable),
 } satisfies TableOf<PawlOptions>
-
-export const migrateTable = {
-  onStep: callback<NonNullable<MigrateOptions['onStep']>>({ doc: 'Called before each migration.' }),
-  onWait: callback<NonNullable<MigrateOptions['onWait']>>({ doc: 'Called once if another process is migrating.' }),
-  signal: signal({ doc: 'Ends the wait for another process. A migration that has started is finished.' }),
-} satisfies TableOf<MigrateOptions>
 
 export interface AlertsOptions {
   /** '*': of all tenants. `pawl.for('acme').alerts()` lists those of one. */

@@ -6,22 +6,23 @@ import { Finisher } from './batches/finish.ts'
 import { Batches } from './batches/index.ts'
 import type { Config, PawlOptions } from './config.ts'
 import { borrowPool, createPool, type Pool } from './db/driver.ts'
-import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
+import { type MigrateReport, migrate } from './db/migrate.ts'
 import { Documents } from './documents/index.ts'
 import { Registry } from './documents/registry.ts'
 import type { AppendCore } from './events/append.ts'
 import { EventLog, TenantEvents } from './events/index.ts'
-import type { JobEvents } from './jobs/index.ts'
 import { Jobs, type Kind } from './jobs/index.ts'
 import { type DefinedKind, hasHandler } from './jobs/kinds.ts'
 import { jobEvents } from './jobs/outcomes.ts'
+import type { JobEvents } from './jobs/types.ts'
 import { type Alert, listAlerts } from './kernel/alerts.ts'
 import { Events } from './kernel/events.ts'
 import { check, refused, resolve } from './kernel/options.ts'
-import { type AlertsOptions, alertsTable, migrateTable, resolveConfig, tenantName } from './pawl-options.ts'
+import { type AlertsOptions, alertsTable, resolveConfig, tenantName } from './pawl-options.ts'
 import type { Defined } from './projections/definition.ts'
-import { type ProjectionEvents, Projections } from './projections/index.ts'
+import { Projections } from './projections/index.ts'
 import { projectionEvents } from './projections/options.ts'
+import type { ProjectionEvents } from './projections/types.ts'
 import { Ends } from './records/ends.ts'
 import { Records } from './records/index.ts'
 import { recordsVerbs } from './records/records.ts'
@@ -112,9 +113,8 @@ export class Pawl implements Tenant {
   }
 
   /** Brings the database's schema up to this release. Any number of processes may call it at once. */
-  async migrate(options: MigrateOptions = {}): Promise<MigrateReport> {
-    resolve('migrate', migrateTable, options)
-    return migrate(this.config.direct, options)
+  async migrate(): Promise<MigrateReport> {
+    return migrate(this.config.direct)
   }
 
   on<Name extends keyof PawlEvents>(name: Name, listener: (event: PawlEvents[Name]) => void): () => void {

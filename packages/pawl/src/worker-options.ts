@@ -6,19 +6,7 @@ import { keepTable } from './events/maintenance.ts'
 import type { DefinedKind } from './jobs/kinds.ts'
 import type { JobsReport } from './jobs/part.ts'
 import { lookEveryMs } from './kernel/lease.ts'
-import {
-  boolean,
-  duration,
-  integer,
-  list,
-  oneOf,
-  refused,
-  resolve,
-  signal,
-  type TableOf,
-  text,
-  tuning,
-} from './kernel/options.ts'
+import { boolean, duration, integer, list, oneOf, refused, resolve, type TableOf, text, tuning } from './kernel/options.ts'
 import type { Defined } from './projections/definition.ts'
 
 /** More than the jobs of a process need, for its cursors. */
@@ -71,8 +59,6 @@ export interface WorkerTuning {
 export interface StopOptions {
   /** How long running handlers get. Default 20s. */
   readonly grace?: number | string
-  /** Ends the grace early. */
-  readonly signal?: AbortSignal
   /** true: the process ends after this. What still runs at the end of the grace is given up at once, so that others take it, without a crash counted. */
   readonly abandon?: boolean
 }
@@ -171,7 +157,6 @@ export const workerTable = {
 
 export const stopTable = {
   grace: duration({ from: 0, to: 86_400_000, default: '20s', doc: 'How long running handlers may take to finish.' }),
-  signal: signal({ doc: 'Ends the grace period early.' }),
   abandon: boolean({ default: false, doc: 'true: the process ends after this, so jobs that still run are given up at once.' }),
 } satisfies TableOf<StopOptions>
 

@@ -116,8 +116,8 @@ export class Worker {
    * lease until it answers. Called again, it may shorten the grace and abandon what still runs.
    */
   async stop(options: StopOptions = {}): Promise<StopReport> {
-    const { grace, signal, abandon } = resolve('stop', stopTable, options)
-    this.#grace.shorten(grace, signal)
+    const { grace, abandon } = resolve('stop', stopTable, options)
+    this.#grace.shorten(grace)
     this.#abandons ||= abandon
     this.#stopped ??= this.#stop()
     this.#abandonRunning()

@@ -6,5 +6,4 @@ export { readSchema, releasedSchema, type SchemaClient, type SchemaShape } from 
 export { describeError, errorTable } from '../errors.ts'
 export { finalStates, openStates } from '../jobs/states.ts'
 export { durationMs } from '../kernel/clock.ts'
-export { type SubmissionTransition, submissionStates, submissionTransitions } from '../records/states.ts'
 export { release } from '../release.ts'

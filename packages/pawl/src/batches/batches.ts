@@ -5,11 +5,11 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { assertOutsideTx } from '../events/append.ts'
 import { currentTenant } from '../kernel/handler.ts'
-import { resolve } from '../kernel/options.ts'
+import { type Page, resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { batchOf, callOf, checkBatchId, defineBatch, nameOf, noBatch, type Registry } from './definition.ts'
 import { endTable, extendTable, itemsTable, listTable, rerunTable, startTable, stuckTable } from './options.ts'
-import { type BatchPage, listBatches, listItems, listStuck, needBatch } from './reads.ts'
+import { listBatches, listItems, listStuck, needBatch } from './reads.ts'
 import { endTriesMax, rerunBatch, startBatch } from './start.ts'
 import { defineKinds, defineShared } from './steps.ts'
 import type {
@@ -89,13 +89,13 @@ export class Batches {
   }
 
   /** A page of its items, in their order. */
-  async items(id: string, options: ListItemsOptions = {}): Promise<BatchPage<BatchItem>> {
+  async items(id: string, options: ListItemsOptions = {}): Promise<Page<BatchItem>> {
     const resolved = resolve(callOf('items', id), itemsTable, options)
     return listItems(this.#registry, this.#tenant, checkBatchId(this.#tenant, id), resolved)
   }
 
   /** A page of batches, newest first. */
-  async list(options: ListBatchesOptions = {}): Promise<BatchPage<Batch>> {
+  async list(options: ListBatchesOptions = {}): Promise<Page<Batch>> {
     return listBatches(this.#registry, this.#tenant, resolve(callOf('list'), listTable, options))
   }
 
@@ -105,7 +105,7 @@ export class Batches {
   }
 
   /** The latest item of each key that is unfinished in a batch that has ended or is overdue, and items whose jobs are dead. */
-  async stuck(options: StuckOptions = {}): Promise<BatchPage<StuckItem>> {
+  async stuck(options: StuckOptions = {}): Promise<Page<StuckItem>> {
     return listStuck(this.#registry, this.#tenant, resolve(callOf('stuck'), stuckTable, options))
   }
 

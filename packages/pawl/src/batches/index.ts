@@ -1,8 +1,6 @@
 // Public names of batches.
 export { Batches } from './batches.ts'
-export type { BatchPage } from './reads.ts'
 export type {
-  Allowance,
   Batch,
   BatchItem,
   BatchKind,
@@ -14,8 +12,6 @@ export type {
   ItemToRestore,
   NewItem,
   Started,
-  StartOptions,
   StuckItem,
-  Sums,
   TrackPolicy,
 } from './types.ts'

@@ -2,7 +2,7 @@
 
 import type { Db } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
-import { type Resolved, refused } from '../kernel/options.ts'
+import { type Page, type Resolved, refused } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { callOf, noBatch, type Registry } from './definition.ts'
 import type { itemsTable, listTable, stuckTable } from './options.ts'
@@ -12,12 +12,6 @@ const getStatement = statement(import.meta.url, 'get')
 const listStatement = statement(import.meta.url, 'list')
 const itemsStatement = statement(import.meta.url, 'items')
 const stuckStatement = statement(import.meta.url, 'stuck')
-
-export interface BatchPage<Row> {
-  readonly items: readonly Row[]
-  /** Pass it as `after` for the next page; null: this was the last. */
-  readonly next: string | null
-}
 
 /** The number of an item is an integer. */
 const numberMax = 2147483647n
@@ -83,7 +77,7 @@ export async function needBatch(db: Db, tenant: string, id: string): Promise<Bat
   return batch
 }
 
-export async function listBatches({ pool }: Registry, tenant: string, o: Resolved<typeof listTable>): Promise<BatchPage<Batch>> {
+export async function listBatches({ pool }: Registry, tenant: string, o: Resolved<typeof listTable>): Promise<Page<Batch>> {
   const { name = null, track = null, state = null, limit } = o
   const after = o.after === undefined ? null : cursor(callOf('list'), o.after)
   const rows = await read<BatchRow>(pool, listStatement, { tenant, name, track, state, after, limit: limit + 1 })
@@ -95,18 +89,14 @@ export async function listItems(
   tenant: string,
   id: string,
   { outcome, limit, ...page }: Resolved<typeof itemsTable>,
-): Promise<BatchPage<BatchItem>> {
+): Promise<Page<BatchItem>> {
   const after = Number(cursor(callOf('items', id), page.after ?? '0', numberMax))
   const rows = await read<ItemRow>(pool, itemsStatement, { tenant, id, outcome: outcome ?? null, after, limit: limit + 1 })
   if (rows.length === 0) await needBatch(pool, tenant, id)
   return pageOf(rows.map(toItem), limit, ({ n }) => String(n))
 }
 
-export async function listStuck(
-  { pool }: Registry,
-  tenant: string,
-  o: Resolved<typeof stuckTable>,
-): Promise<BatchPage<StuckItem>> {
+export async function listStuck({ pool }: Registry, tenant: string, o: Resolved<typeof stuckTable>): Promise<Page<StuckItem>> {
   const { name = null, olderThan, limit } = o
   const [batch = '', n = '0'] = o.after?.split('.') ?? []
   const after_batch = o.after === undefined ? null : cursor(callOf('stuck'), batch)
@@ -122,7 +112,7 @@ function cursor(call: string, after: string, max = 9223372036854775807n): string
 }
 
 /** Of one row more than the page has: whether there is a next. */
-function pageOf<Item>(rows: readonly Item[], limit: number, keyOf: (item: Item) => string): BatchPage<Item> {
+function pageOf<Item>(rows: readonly Item[], limit: number, keyOf: (item: Item) => string): Page<Item> {
   const items = rows.slice(0, limit)
   return { items, next: rows.length > limit ? keyOf(items.at(-1)!) : null }
 }

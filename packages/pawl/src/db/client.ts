@@ -131,17 +131,6 @@ export function copyIn(client: ClientBase, text: string, data: Buffer): Promise<
   })
 }
 
-const unsound = new WeakSet<object>()
-
-/** Its session may still have what a transaction left in it, so nothing else uses it. */
-export function markUnsound(client: object): void {
-  unsound.add(client)
-}
-
-export function isUnsound(client: object): boolean {
-  return unsound.has(client)
-}
-
 const brokenBy = new WeakMap<object, unknown>()
 
 export function noteBreak(client: object, error: unknown): void {

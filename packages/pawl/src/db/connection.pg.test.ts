@@ -222,17 +222,17 @@ test('[K9] a listener retries while the server refuses, until it is stopped', as
 })
 
 test('a transaction whose work throws rolls back; otherwise it commits', async () => {
-  const connection = new Connection(options({ queryTimeoutMs: answerMs }), 'engine')
+  const pool = createPool(options({ queryTimeoutMs: answerMs }), 'caller', 1, 'own')
   await db.query('create table effect (n integer)')
   const insert = (n: number) => sql('insert into public.effect values ($1::integer) returning n', n)
-  expect(await connection.transaction((tx) => tx.transaction((same) => same.run(...insert(1))))).toEqual([{ n: 1 }])
-  const failing = connection.transaction(async (tx) => {
+  expect(await pool.transaction((tx) => tx.run(...insert(1)))).toEqual([{ n: 1 }])
+  const failing = pool.transaction(async (tx) => {
     await tx.run(...insert(2))
     await tx.run(...sql('select 1 / 0'))
   })
   await expect(failing).rejects.toMatchObject({ code: '22012' })
-  expect(await connection.run(...sql('select n from public.effect'))).toEqual([{ n: 1 }])
-  await connection.close()
+  expect(await pool.run(...sql('select n from public.effect'))).toEqual([{ n: 1 }])
+  await pool.end()
 })
 
 test("options in the URL come before the engine's own settings", async () => {

@@ -6,8 +6,6 @@ import { bind, type Statement, textsLiteral, type Values } from './statement.ts'
 export interface Db {
   /** Runs one statement and returns its rows. Outside a transaction the statement is a transaction by itself. */
   run<Row>(statement: Statement, values?: Values): Promise<Row[]>
-  /** Runs the work in one transaction. Work that is given to a transaction is part of it. */
-  transaction<Answer>(work: (tx: Db) => Promise<Answer>): Promise<Answer>
 }
 
 /** A transaction, ours or a caller's: it runs statements of ours, and can be passed on as `{ tx }`. */
@@ -21,7 +19,7 @@ const runSql = 'select r.answer::text as answer from pawl.run($1::text, $2::text
  */
 export function dbOf(given: AnyTx): TxDb {
   const tx = toTx(given)
-  const db: TxDb = {
+  return {
     [checked]: true,
     query: (text, values) => tx.query(text, values),
     async run<Row>(statement: Statement, values: Values = {}) {
@@ -32,7 +30,5 @@ export function dbOf(given: AnyTx): TxDb {
       const { rows } = await tx.query<{ answer: string }>(runSql, [numbered, textsLiteral(texts)])
       return rows.map(({ answer }) => JSON.parse(answer) as Row)
     },
-    transaction: (work) => work(db),
   }
-  return db
 }

@@ -124,9 +124,6 @@ export interface ConnectionExtra {
   readonly lockTimeoutMs?: number
 }
 
-/** A process that is paused between two statements of a transaction must not keep its row locks from all others. */
-const idleSql = 'set local idle_in_transaction_session_timeout = 2000'
-
 const lockTimeoutSql = (lockTimeoutMs: number) => `set local lock_timeout = ${lockTimeoutMs}`
 
 /**
@@ -159,7 +156,7 @@ export class Connection implements Db {
 
   async run<Row>(statement: Statement, values: Values = {}): Promise<Row[]> {
     try {
-      const client = this.#live() ?? (await this.#connect())
+      const client = await this.client()
       const rows = await this.#send<Row>(client, statement, values).catch((error: unknown) => {
         if (classify(error) !== 'replan') throw error
         return this.#repeat<Row>(client, statement, values)
@@ -183,44 +180,16 @@ export class Connection implements Db {
 
   /** A session keeps a stale plan under its name. The statement failed as a whole, so it is sent once more on a fresh session. */
   async #repeat<Row>(stale: Client, statement: Statement, values: Values): Promise<Row[]> {
-    this.#putAway(stale)
+    if (this.#client === stale) this.#client = undefined
+    // The driver answers what is in flight on it before it says goodbye.
+    void this.#end(stale)
     this.#watch?.repeated()
-    return this.#send<Row>(this.#live() ?? (await this.#connect()), statement, values)
-  }
-
-  /** The driver answers what is in flight on it before it says goodbye. */
-  #putAway(client: Client): void {
-    if (this.#client === client) this.#client = undefined
-    void this.#end(client)
-  }
-
-  /** No other work may use the connection in the meantime. */
-  async transaction<Answer>(work: (tx: Db) => Promise<Answer>): Promise<Answer> {
-    const client = this.#live() ?? (await this.#connect())
-    const tx = new Transaction(client, { settings: `${ownPathSql}; ${idleSql}` }, (isBroken) => {
-      if (isBroken) this.#putAway(client)
-    })
-    let last = ''
-    const watched: Db = {
-      run: async <Row>(statement: Statement, values?: Values) => {
-        last = statement.name
-        const rows = await tx.run<Row>(statement, values)
-        this.#watch?.succeeded(last)
-        return rows
-      },
-      transaction: (inner) => inner(watched),
-    }
-    try {
-      return await tx.perform(() => work(watched))
-    } catch (error) {
-      this.#watch?.failed(last, error, this)
-      throw error
-    }
+    return this.#send<Row>(await this.client(), statement, values)
   }
 
   /** For DDL and migrations. */
   async query<Row>(text: string): Promise<Row[]> {
-    const client = this.#live() ?? (await this.#connect())
+    const client = await this.client()
     return (await client.query(text)).rows as Row[]
   }
 

@@ -81,7 +81,10 @@ export async function migrate(
   let applied = new Map<string, string>()
   try {
     await takeLock(lock, options)
-    applied = await readLedger(work, migrations)
+    const found = await readLedger(work)
+    if (found === undefined) await work.query(ledger)
+    applied = found ?? applied
+    assertSame(applied, migrations)
     const missing = migrations.filter((migration) => !applied.has(migration.name))
     for (const migration of missing) {
       signal?.throwIfAborted()
@@ -114,24 +117,24 @@ async function takeLock(lock: Connection, { onWait, signal }: MigrateOptions): P
   }
 }
 
-/** The applied migrations with their checksums; refuses a ledger that does not belong to these files. */
-async function readLedger(work: Connection, migrations: readonly Migration[]): Promise<Map<string, string>> {
-  const [row] = await work.query<{ there: boolean }>("select to_regclass('pawl.migration') is not null as there")
-  if (!row?.there) {
-    await work.query(ledger)
-    return new Map()
-  }
-  const rows = await work.query<{ name: string; checksum: string }>('select name, checksum from pawl.migration order by name')
-  for (const { name, checksum } of rows) {
-    const ours = migrations.find((migration) => migration.name === name)
-    if (ours !== undefined && ours.checksum !== checksum) {
-      throw new PawlError(
-        'PAWL_SCHEMA_DRIFT',
-        `Migration ${name} was applied with different SQL than this release has. Run 'pawl doctor' to see the differences, and restore the released file.`,
-      )
-    }
-  }
+/** The applied migrations with their checksums; undefined when the schema is not there at all. */
+async function readLedger(connection: Connection): Promise<Map<string, string> | undefined> {
+  const [row] = await connection.query<{ there: boolean }>("select to_regclass('pawl.migration') is not null as there")
+  if (!row?.there) return undefined
+  const rows = await connection.query<{ name: string; checksum: string }>(
+    'select name, checksum from pawl.migration order by name',
+  )
   return new Map(rows.map(({ name, checksum }) => [name, checksum]))
+}
+
+/** Refuses a ledger that does not belong to these files. */
+function assertSame(applied: ReadonlyMap<string, string>, migrations: readonly Migration[]): void {
+  const changed = migrations.find(({ name, checksum }) => applied.has(name) && applied.get(name) !== checksum)
+  if (changed === undefined) return
+  throw new PawlError(
+    'PAWL_SCHEMA_DRIFT',
+    `Migration ${changed.name} was applied with different SQL than this release has. Run 'pawl doctor' to see the differences, and restore the released file.`,
+  )
 }
 
 // A step waits at most lockTimeoutMs for a lock, so that it never queues in front of everyone else's work; then it tries again.
@@ -206,9 +209,6 @@ export async function pendingMigrations(
   connection: Connection,
   migrations: readonly Migration[] = readMigrations(),
 ): Promise<string[] | undefined> {
-  const [row] = await connection.query<{ there: boolean }>("select to_regclass('pawl.migration') is not null as there")
-  if (!row?.there) return undefined
-  const rows = await connection.query<{ name: string }>('select name from pawl.migration')
-  const applied = new Set(rows.map(({ name }) => name))
-  return migrations.filter((migration) => !applied.has(migration.name)).map((migration) => migration.name)
+  const applied = await readLedger(connection)
+  return applied && migrations.filter(({ name }) => !applied.has(name)).map(({ name }) => name)
 }

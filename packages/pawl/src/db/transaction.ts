@@ -8,14 +8,11 @@ import { checked, folding, refusal, type Tx } from './adapters.ts'
 import { Calls, calls, endOf, refusedEnd, txEnded } from './calls.ts'
 import { classify, markOwn, sqlState } from './classify.ts'
 import {
-  type ClientBase,
   copyIn,
   cork,
   cut,
   isBusy,
   isIdle,
-  isUnsound,
-  markUnsound,
   type PoolClient,
   type QueryConfig,
   type QueryResult,
@@ -57,13 +54,14 @@ const ownUser = 'reset session authorization'
 interface State {
   readonly phase: 'open' | 'closed' | 'released'
   readonly reason?: PawlError | undefined
+  /** Its session may still have what it left there, so nothing else uses that. */
+  readonly isUnsound?: true
 }
 
 export class Transaction implements Db, Tx {
   readonly [checked] = true
   readonly [calls] = new Calls()
-  readonly #client: ClientBase
-  readonly #putBack: (isBroken: boolean) => void
+  readonly #client: PoolClient
   #options: TransactionOptions
   #begun: Promise<unknown> | undefined
   #state: State = { phase: 'open' }
@@ -72,14 +70,8 @@ export class Transaction implements Db, Tx {
   /** When the server last answered, or got a statement after a pause. */
   #heardMs = 0
 
-  /** `putBack`: for the client of an engine connection. One of a pool is released. */
-  constructor(
-    client: ClientBase,
-    options: TransactionOptions = {},
-    putBack = (isBroken: boolean) => (client as PoolClient).release(isBroken),
-  ) {
+  constructor(client: PoolClient, options: TransactionOptions = {}) {
     this.#client = client
-    this.#putBack = putBack
     this.#options = options
     if (options.settings !== undefined) void this.#begin(options.settings)
   }
@@ -109,10 +101,6 @@ export class Transaction implements Db, Tx {
     const answer = this.#run<Row>(query)
     this.#client.query(this.#named('pawl_path_returned', ownPathReturned), () => undefined)
     return (await answer).rows
-  }
-
-  transaction<Result>(work: (tx: this) => Promise<Result>): Promise<Result> {
-    return work(this)
   }
 
   /** Commits what the work has written, or rolls it back, and puts the client back. */
@@ -238,9 +226,9 @@ export class Transaction implements Db, Tx {
   abandon(reason: PawlError): void {
     this.#close()
     if (this.#state.phase === 'released') return
-    this.#state = { phase: 'released', reason }
+    this.#state = { ...this.#state, phase: 'released', reason }
     cut(this.#client)
-    this.#putBack(true)
+    this.#client.release(true)
   }
 
   /** Puts the client back, or away if its connection is no longer sound; says whether it was sound. */
@@ -248,17 +236,17 @@ export class Transaction implements Db, Tx {
     this.#close()
     const status = transactionStatus(this.#client)
     const isSound = status === undefined || status === 'I'
-    if (this.#state.phase !== 'released') this.#putBack(isUnsound(this.#client) || !isSound)
+    if (this.#state.phase !== 'released') this.#client.release(this.#state.isUnsound === true || !isSound)
     this.#state = { ...this.#state, phase: 'released' }
     return isSound
   }
 
   readonly #break = (): void => {
-    markUnsound(this.#client)
+    this.#state = { ...this.#state, isUnsound: true }
   }
 
   #close(): void {
-    if (this.isOpen) this.#state = { phase: 'closed' }
+    if (this.isOpen) this.#state = { ...this.#state, phase: 'closed' }
     this[calls].over()
   }
 

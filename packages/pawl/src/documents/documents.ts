@@ -4,7 +4,7 @@ import type { AnyTx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { assertOutsideTx } from '../events/append.ts'
 import { currentTenant } from '../kernel/handler.ts'
-import { type InTx, resolve } from '../kernel/options.ts'
+import { type InTx, type Page, resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { defineType } from './model.ts'
 import { deleteTable, getTable, listTable, manyTable, referrersTable, verifyTable, writeTable } from './options.ts'
@@ -15,7 +15,6 @@ import type {
   DeleteOptions,
   Dependents,
   Document,
-  DocumentPage,
   DocumentType,
   DocumentTypeDescription,
   DocumentTypeOptions,
@@ -104,10 +103,10 @@ export class Documents {
   }
 
   /** A page of the documents of a type, and of types that extend it, oldest first. */
-  async list<Body>(type: DocumentType<Body> | string, options: ListDocumentsOptions = {}): Promise<DocumentPage<Body>> {
+  async list<Body>(type: DocumentType<Body> | string, options: ListDocumentsOptions = {}): Promise<Page<Document<Body>>> {
     const given = resolve('documents.list', listTable, options)
     const page = await listDocuments(this.#reading(given.tx), this.#registry.typeOf('list', type), given)
-    return page as DocumentPage<Body>
+    return page as Page<Document<Body>>
   }
 
   /** The documents that refer to one: as long as there are any, it cannot be deleted. Counts up to 10,000 references. */

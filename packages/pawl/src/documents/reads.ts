@@ -4,7 +4,7 @@ import type { AnyTx } from '../db/adapters.ts'
 import { dbOf } from '../db/db.ts'
 import { numbersLiteral, type Statement, statement, textsLiteral, type Values } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
-import { type Resolved, refused } from '../kernel/options.ts'
+import { type Page, type Resolved, refused } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { keyValue } from './canonical.ts'
 import { type ReadRow, toDocuments } from './fill.ts'
@@ -12,7 +12,7 @@ import { type Model, type ModelType, pathPattern, type Reference } from './model
 import { Nodes } from './nodes.ts'
 import type { listTable } from './options.ts'
 import type { Registry } from './registry.ts'
-import type { Dependents, Document, DocumentPage, DocumentTypeDescription, Key, KeyValue, Referrer, Referrers } from './types.ts'
+import type { Dependents, Document, DocumentTypeDescription, Key, KeyValue, Referrer, Referrers } from './types.ts'
 
 const byUuidStatement = statement(import.meta.url, 'get-by-uuid')
 const byKeyStatement = statement(import.meta.url, 'get-by-key')
@@ -50,7 +50,7 @@ export async function listDocuments(
   reading: Reading,
   type: ModelType,
   { where = {}, after, limit }: Resolved<typeof listTable>,
-): Promise<DocumentPage> {
+): Promise<Page<Document>> {
   const { model } = reading.registry
   const filters = filtersOf(model, type, where as Readonly<Record<string, unknown>>)
   const page = { types: typesLiteral(model, type), after: checkAfter('list', after), limit: limit + 1, body: filters.body }

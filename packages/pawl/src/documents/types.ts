@@ -105,12 +105,6 @@ export interface ListDocumentsOptions extends InTx {
   readonly limit?: number
 }
 
-export interface DocumentPage<Body = unknown> {
-  readonly items: readonly Document<Body>[]
-  /** For `after`; null on the last page. */
-  readonly next: string | null
-}
-
 /** A document that refers to another, and where. */
 export interface Referrer {
   readonly type: string

@@ -2,5 +2,16 @@
 
 export { Snooze } from './endings.ts'
 export { Jobs, type ListedJob } from './jobs.ts'
-export type * from './types.ts'
+export type {
+  AttemptRow,
+  DeadJob,
+  DefineOptions,
+  EnqueueOptions,
+  Job,
+  JobContext,
+  JobRow,
+  JobState,
+  JobTx,
+  Kind,
+} from './types.ts'
 export type { Why } from './why.ts'

@@ -10,7 +10,7 @@ import { type Statement, statement, type Values } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
 import { currentTenant, txHandler } from '../kernel/handler.ts'
-import { type Resolved, refused, resolve } from '../kernel/options.ts'
+import { type Page, type Resolved, refused, resolve } from '../kernel/options.ts'
 import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { read, retryingDefinite, sendChunks, setDurability } from '../kernel/retry.ts'
@@ -178,7 +178,7 @@ export class Jobs {
   }
 
   /** A page of jobs, newest first. Without a state: all but done and cancelled. `next` is null on the last page. */
-  async list(options: ListOptions = {}): Promise<{ readonly items: readonly ListedJob[]; readonly next: string | null }> {
+  async list(options: ListOptions = {}): Promise<Page<ListedJob>> {
     const { state, kind = null, queue = null, after, limit } = resolve('list', listTable, options)
     const isFinished = state !== undefined && isFinal(state)
     const rows = await read<Record<string, never>>(this.#core.pool, isFinished ? listFinishedStatement : listOpenStatement, {

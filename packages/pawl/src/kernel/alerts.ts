@@ -21,28 +21,9 @@ export interface Alert {
   readonly lastAt: Date
 }
 
-interface AlertRow {
-  readonly tenant: string
-  readonly code: string
-  readonly subject: string
-  readonly message: string
-  readonly count: string
-  readonly first_at: Date
-  readonly last_at: Date
-}
-
 /** '*': of all tenants. */
-export async function listAlerts(db: Db, tenant: string): Promise<Alert[]> {
-  const rows = await read<AlertRow>(db, openStatement, { tenant: tenant === '*' ? null : tenant, limit: 500 })
-  return rows.map((row) => ({
-    tenant: row.tenant,
-    code: row.code,
-    subject: row.subject,
-    message: row.message,
-    count: Number(row.count),
-    firstAt: row.first_at,
-    lastAt: row.last_at,
-  }))
+export function listAlerts(db: Db, tenant: string): Promise<Alert[]> {
+  return read<Alert>(db, openStatement, { tenant: tenant === '*' ? null : tenant, limit: 500 })
 }
 
 // ---- failures

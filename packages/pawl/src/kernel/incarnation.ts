@@ -241,18 +241,11 @@ export class Incarnation {
           { blockedMs: message.blockedMs },
           'the event loop was blocked by a handler, or the process was paused; other handlers waited',
         )
-      case 'away':
-        return logger.warn(
-          { error: message.message, code: message.code },
-          'the keeper cannot reach the database; retrying (logged once a minute)',
-        )
-      case 'recovered':
-        return logger.warn({ awayMs: message.awayMs }, 'the keeper reached the database again')
       case 'failed':
         counts.errors++
         return
       case 'logged':
-        return logger.error(message.fields, message.message)
+        return logger[message.level](message.fields, message.message)
     }
   }
 

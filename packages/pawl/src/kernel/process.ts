@@ -221,11 +221,10 @@ export class Grace {
     return this.#over.signal
   }
 
-  /** Ends it after this time, or when the signal fires. */
-  shorten(graceMs: number, signal: AbortSignal | undefined): void {
+  /** Ends it after this time. */
+  shorten(graceMs: number): void {
     const endsMs = monotonicMs() + graceMs
-    if (signal?.aborted || graceMs === 0) return this.end()
-    signal?.addEventListener('abort', () => this.end(), { once: true, signal: this.over })
+    if (graceMs === 0) return this.end()
     if (endsMs >= this.#endsMs || this.over.aborted) return
     this.#endsMs = endsMs
     clearTimeout(this.#timer)

@@ -124,7 +124,7 @@ export function answerLost(error: unknown): unknown {
 }
 
 /** For the statements of a transaction of ours: a connection that breaks before the commit is sent has stored nothing. */
-export async function beforeCommit<T>(work: Promise<T>): Promise<T> {
+async function beforeCommit<T>(work: Promise<T>): Promise<T> {
   return work.catch((error: unknown) => {
     if (classify(error) !== 'connection' || isPawlError(error, 'PAWL_UNAVAILABLE')) throw error
     throw markOwn(
@@ -172,14 +172,9 @@ export async function setDurability(tx: Db, level: Durability, mayLower = false)
 /** The server has its next chunk while the answer to the last is on its way. */
 const windowChunks = 4
 
-export interface BulkOptions {
-  readonly durability: Durability
-  readonly queryTimeoutMs: number
-}
-
 export function sendChunks<Chunk, Row>(
   pool: Pool,
-  { durability, queryTimeoutMs }: BulkOptions,
+  { durability, queryTimeoutMs }: { readonly durability: Durability; readonly queryTimeoutMs: number },
   chunks: Iterable<Chunk> | AsyncIterable<Chunk>,
   send: (tx: Db, chunk: Chunk) => Promise<Row[]>,
 ): Promise<Row[]> {

@@ -1,3 +1,16 @@
+// Public names of projections.
 export { expectRows } from './fenced.ts'
 export { Projections } from './projections.ts'
-export type * from './types.ts'
+export type {
+  Comparison,
+  CursorStatus,
+  LogProjectionOptions,
+  ParkedKey,
+  ProjectionContext,
+  ProjectionTx,
+  ReactionOptions,
+  RefreshContext,
+  SinkContext,
+  SinkOptions,
+  StateProjectionOptions,
+} from './types.ts'

@@ -4,7 +4,7 @@ import type { Config } from '../config.ts'
 import { createPool, type Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
-import { resolve, type WaitOptions } from '../kernel/options.ts'
+import { type Page, resolve, type WaitOptions } from '../kernel/options.ts'
 import { read, retryingCall } from '../kernel/retry.ts'
 import { type Defined, defineProjection, defineReaction, defineSink, definitionKey } from './definition.ts'
 import { compare, rebuild, retire, rollBack, switchTo } from './generations/rebuild.ts'
@@ -92,10 +92,7 @@ export class Projections {
   }
 
   /** A page of the keys that wait for an operator, oldest first. `next` is null on the last page. */
-  async parked(
-    name: string,
-    options: { after?: string; limit?: number } = {},
-  ): Promise<{ readonly items: readonly ParkedKey[]; readonly next: string | null }> {
+  async parked(name: string, options: { after?: string; limit?: number } = {}): Promise<Page<ParkedKey>> {
     const { after, limit } = resolve('parked', parkedTable, options)
     // One more than the page has: whether another follows.
     const values = { ...this.#target(name), after: after === undefined ? null : checkPage(after), limit: limit + 1 }

@@ -1,7 +1,7 @@
 // Public types of records; no logic.
 
 import type { StandardSchema } from '../jobs/types.ts'
-import type { InTx } from '../kernel/options.ts'
+import type { InTx, Page } from '../kernel/options.ts'
 import type { HeaderCheck } from './formats/tabular.ts'
 import type { SourceRow } from './rows/reader.ts'
 import type { RecordTypes, RowTypes, UnknownColumns } from './rows/row-types.ts'
@@ -254,12 +254,6 @@ export interface PageOptions {
   readonly after?: string
 }
 
-export interface Page<Item> {
-  readonly items: readonly Item[]
-  /** Give it as `after` for the next page; null: this was the last. */
-  readonly next: string | null
-}
-
 /** As-of: a pinned number, a submission's id, or a time. */
 export type At = { readonly number: string } | { readonly submission: string } | { readonly time: Date }
 
@@ -322,3 +316,5 @@ export interface SubmitOptions extends InTx {
   /** Submit only if it is still at this revision. */
   readonly revision?: number
 }
+
+export type { Page }

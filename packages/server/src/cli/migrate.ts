@@ -1,7 +1,7 @@
 // `pawl migrate`: migrates a database to this release, or prints what that would do.
 
 import type { Pawl } from 'pawl'
-import { exportSql, readMigrations } from 'pawl/admin'
+import { migrate as applyMigrations, exportSql, readMigrations } from 'pawl/admin'
 import pg from 'pg'
 import type { Answer } from './answers.ts'
 import { command, toggle } from './command.ts'
@@ -51,7 +51,7 @@ export const waitText = 'another process is migrating this database; waiting for
 
 async function migrateNow(terminal: Terminal, database: DatabaseFlags): Promise<Answer> {
   const report = await withPawl({ database, tenant: undefined }, (_handle, pawl: Pawl) =>
-    pawl.migrate({
+    applyMigrations(pawl.config.direct, {
       onStep: (name) => terminal.say(`applying ${name} ...`),
       onWait: () => terminal.say(waitText),
     }),

@@ -41,13 +41,9 @@ export type KeeperMessage =
   /** What a sweep has done: the part that it is about knows what it says. */
   | { readonly type: 'swept'; readonly news: unknown }
   | { readonly type: 'blocked'; readonly blockedMs: number }
-  /** The database cannot be reached, or cannot write. */
-  | { readonly type: 'away'; readonly message: string; readonly code: string | undefined }
-  /** After that: everything of the thread works again. */
-  | { readonly type: 'recovered'; readonly awayMs: number }
   /** A statement of the thread failed and no repetition mends it: to be counted, and logged once a minute. */
   | { readonly type: 'failed' }
-  | { readonly type: 'logged'; readonly fields: LogFields; readonly message: string }
+  | { readonly type: 'logged'; readonly level: 'warn' | 'error'; readonly fields: LogFields; readonly message: string }
 
 export type KeeperCommand =
   | { readonly type: 'incarnation'; readonly worker: Holder }

@@ -4,6 +4,7 @@
 
 import { writeSync } from 'node:fs'
 import { parentPort, workerData } from 'node:worker_threads'
+import type { LogFields } from '../../config.ts'
 import { classify, isRetryable, sqlState } from '../../db/classify.ts'
 import { Connection } from '../../db/driver.ts'
 import { describeError } from '../../errors.ts'
@@ -62,7 +63,7 @@ const database = {
 }
 // Losing a beat to a crash of the server only shortens the lease, so it need not wait for the disk.
 const failures = new Failures({
-  logger: { error: (fields, message) => tell({ type: 'logged', fields, message }) },
+  logger: { error: (fields, message) => log('error', fields, message) },
   onError: () => tell({ type: 'failed' }),
 })
 const connection = new Connection(database, 'keeper', { durability: 'relaxed', watch: failures })
@@ -84,6 +85,10 @@ let overdueSinceNs = 0n
 
 function tell(message: KeeperMessage): void {
   parentPort!.postMessage(message)
+}
+
+function log(level: 'warn' | 'error', fields: LogFields, message: string): void {
+  tell({ type: 'logged', level, fields, message })
 }
 
 parentPort!.on('message', (command: KeeperCommand) => {
@@ -209,12 +214,13 @@ function say(error: unknown, work: () => Promise<void>): void {
   failing.add(work)
   if (nowMs - saidMs < sayEveryMs) return
   saidMs = nowMs
-  tell({ type: 'away', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
+  const fields = { error: describeError(error, 500), code: sqlState(error) ?? classify(error) }
+  log('warn', fields, 'the keeper cannot reach the database; retrying (logged once a minute)')
 }
 
 function sayRecovered(work: () => Promise<void>): void {
   if (!failing.delete(work) || failing.size > 0) return
-  tell({ type: 'recovered', awayMs: Math.round(monotonicMs() - failingSinceMs) })
+  log('warn', { awayMs: Math.round(monotonicMs() - failingSinceMs) }, 'the keeper reached the database again')
   saidMs = Number.NEGATIVE_INFINITY
 }
 

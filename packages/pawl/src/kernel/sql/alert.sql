@@ -17,7 +17,7 @@ select pawl.resolve_alert('', :code::text, :subject::text)::text as resolved
 -- Locks: none.
 -- Plan: a call.
 -- No row: nothing needs attention.
-select a.tenant, a.code, a.subject, a.message, a.count, a.first_at, a.last_at
+select a.tenant, a.code, a.subject, a.message, a.count::float8 as count, a.first_at as "firstAt", a.last_at as "lastAt"
 from pawl.open_alerts(:tenant::text) a
 order by a.last_at desc
 limit :limit::integer

@@ -1,7 +1,7 @@
 // `pawl dev`: a database, the schema, two worker processes and something for them to do, in one command; Ctrl-C ends all of it.
 
 import { createPawl, silentLogger } from 'pawl'
-import { durationMs, release } from 'pawl/admin'
+import { durationMs, migrate, release } from 'pawl/admin'
 import pg from 'pg'
 import { type Context, command, integer, text, toggle, withDefault } from '../command.ts'
 import { exitCodes } from '../failure.ts'
@@ -95,7 +95,7 @@ async function runOn(database: DevDatabase, { context, modules, graceMs, request
     const asked = new AbortController()
     void requests.asked.then(() => asked.abort())
     const applied = await unlessAsked(asked.signal, async () => {
-      const report = await pawl.migrate({ signal: asked.signal, onWait: () => story.begin(waitText) })
+      const report = await migrate(pawl.config.direct, { signal: asked.signal, onWait: () => story.begin(waitText) })
       if (isDemo) await prepareDemo(database.url)
       await workers.start(count, asked.signal)
       return report.applied

@@ -58,9 +58,9 @@ export class Running {
 }
 
 async function stopWorker(worker: Worker, { graceMs, insisted, say }: Stopping): Promise<StopReport> {
-  const impatience = new AbortController()
-  void insisted.then(() => impatience.abort())
-  const report = await worker.stop({ grace: graceMs, signal: impatience.signal, abandon: true })
+  const stopped = worker.stop({ grace: graceMs, abandon: true })
+  void insisted.then(() => worker.stop({ grace: 0, abandon: true }))
+  const report = await stopped
   if (report.abandonError !== undefined) say(notToldText(report.abandonError))
   if (report.aborted.length > 0) say(`aborted the handlers of ${report.aborted.join(', ')}; another process goes on from there`)
   return report
