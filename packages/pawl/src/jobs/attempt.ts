@@ -14,61 +14,21 @@ import type { Outcomes } from './outcomes.ts'
 import type { HandlerTransactions } from './tx/handler-transactions.ts'
 
 /** A row of `claim` and `claim-suspect`. */
-export interface FetchedRow {
+export interface ClaimedRow {
   readonly tenant: string
   readonly id: string
   readonly fence: string
   readonly queue: string
   readonly kind: string
-  /** A JSON string. */
-  readonly payload: string
-  readonly payload_version: number
-  readonly attempt: number
-  readonly max_attempts: number | null
-  readonly crashes: number
-  /** A JSON string. */
-  readonly headers: string | null
-  /** Microseconds since 1970; null: not finite. */
-  readonly due_us: string | null
-}
-
-export class ClaimedRow {
-  readonly tenant: string
-  readonly id: string
-  readonly fence: string
-  readonly queue: string
-  readonly kind: string
-  readonly payload_version: number
-  readonly attempt: number
-  readonly max_attempts: number | null
-  readonly crashes: number
-  readonly dueUs: number
-  /** Its approximate size in memory while it waits. */
-  readonly bytes: number
   /** JSON strings, read again before each call of the handler: no call sees what another made of its payload. */
   payload: string
   readonly headers: string | null
-
-  constructor(row: FetchedRow) {
-    this.tenant = row.tenant
-    this.id = row.id
-    this.fence = row.fence
-    this.queue = row.queue
-    this.kind = row.kind
-    this.payload_version = row.payload_version
-    this.attempt = row.attempt
-    this.max_attempts = row.max_attempts
-    this.crashes = row.crashes
-    this.dueUs = row.due_us === null ? Number.NEGATIVE_INFINITY : Number(row.due_us)
-    this.bytes = row.payload.length + (row.headers?.length ?? 0)
-    this.payload = row.payload
-    this.headers = row.headers
-  }
-
-  /** Its handler is not called again: what waits for its settle does not take the memory of the payload too. */
-  dropPayload(): void {
-    this.payload = 'null'
-  }
+  readonly payload_version: number
+  readonly attempt: number
+  readonly max_attempts: number | null
+  readonly crashes: number
+  /** Microseconds since 1970, before rounding; null: not finite. */
+  readonly due_us: number | null
 }
 
 /** PostgreSQL's largest integer: a run of 24.8 days and more. */
@@ -102,6 +62,8 @@ export class Attempt {
   readonly isSuspect: boolean
   readonly #ended = new Wakeup()
   startedMs = 0
+  /** Its cell on the board, where the keeper thread finds it. */
+  slot = -1
   /** The transaction that its handler is in. */
   tx: Transaction | undefined
   /** The last call of its handler. */
@@ -123,17 +85,11 @@ export class Attempt {
   get tenant(): string {
     return this.row.tenant
   }
-  get queue(): string {
-    return this.row.queue
-  }
   get kind(): string {
     return this.row.kind
   }
   get attempt(): number {
     return this.row.attempt
-  }
-  get crashes(): number {
-    return this.row.crashes
   }
   get fence(): string {
     return this.row.fence
@@ -141,9 +97,6 @@ export class Attempt {
   /** As its handler got it. */
   get payload(): unknown {
     return this.call?.payload
-  }
-  get limits(): PayloadLimits {
-    return this.runtime.limits
   }
   /** Its end must reach a standby, in any transaction that commits it. */
   get isReplicated(): boolean {
@@ -159,7 +112,6 @@ export class Attempt {
   get state(): AttemptState {
     return this.#state
   }
-
   get isEnded(): boolean {
     return this.#state === 'ended'
   }
@@ -203,7 +155,7 @@ export class Attempt {
   /** Stores the first end; a later one is ignored and recorded as refused. */
   finish(end: RunEnd): void {
     const { outcomes, settler } = this.runtime
-    this.row.dropPayload()
+    this.#dropPayload()
     if (end === 'stopped') return
     const isStored = end === 'settled' || end === 'snoozed'
     if (end !== 'late' && this.end()) {
@@ -218,9 +170,14 @@ export class Attempt {
   }
 
   #release(delayMs: number): void {
-    this.row.dropPayload()
+    this.#dropPayload()
     this.runtime.outcomes.counts.released++
     this.runtime.settler.add(releasedEnd(this, delayMs))
+  }
+
+  /** Its handler is not called again: what waits for its settle does not take the memory of the payload too. */
+  #dropPayload(): void {
+    this.row.payload = 'null'
   }
 
   /** Returns false if it has an end. While it waits for a connection it has not started, and is given back. */

@@ -192,11 +192,11 @@ export class RunContext implements JobContext {
   }
 
   async #touch(progress?: unknown): Promise<void> {
-    const { abortReason, isEnded, row, kind, limits, runtime } = this.#attempt
+    const { abortReason, isEnded, row, kind, runtime } = this.#attempt
     if (abortReason !== undefined) throw abortReason
     if (isEnded) throw leaseLost(row)
-    this.#pending =
-      progress === undefined ? (this.#pending ?? null) : toJson(progress, `The progress of '${kind}': progress`, limits)
+    const what = `The progress of '${kind}': progress`
+    this.#pending = progress === undefined ? (this.#pending ?? null) : toJson(progress, what, runtime.limits)
     if (this.#isKept || this.#writing !== undefined || this.#timer !== undefined) return
     const waitMs = this.#lastWriteMs + runtime.touchMs - monotonicMs()
     if (waitMs <= 0) return this.#write()

@@ -70,9 +70,9 @@ export function endOf(attempt: Attempt, result: unknown): Ending {
 /** Errors of results that cannot be stored. Running again would repeat the job's effects outside and end with the same result. */
 const unstorable = new WeakSet<object>()
 
-export function resultJson({ kind, limits }: Attempt, result: unknown): string {
+export function resultJson({ kind, runtime }: Attempt, result: unknown): string {
   try {
-    return toJson(result, `The result of '${kind}': result`, limits)
+    return toJson(result, `The result of '${kind}': result`, runtime.limits)
   } catch (error) {
     unstorable.add(error as Error)
     throw error

@@ -192,7 +192,7 @@ export class JobsPart implements Part {
   #onStored(endings: readonly Ending[]): void {
     if (endings.some(({ failed }) => failed?.outcome === 'released')) this.#claims.heard()
     setImmediate(() => {
-      this.#slots.resume()
+      this.#slots.pump()
       this.#changed.fire()
     })
   }

@@ -26,20 +26,10 @@ export interface SlotsOptions {
   readonly runShared: (group: readonly Attempt[]) => Promise<SharedEnd>
 }
 
-/** What a running attempt takes. */
-interface Place {
-  readonly id: string
-  readonly fence: string
-  readonly definition: DefinedKind
-  /** Its cell on the board, where the keeper thread finds it. */
-  slot: number
-  /** A group that shares a transaction takes one slot in all. */
-  readonly takes: 0 | 1
-}
-
 /** The attempts that run, and the slots that they take. */
 class Running {
-  readonly places = new Map<Attempt, Place>()
+  /** With the number of slots that each takes: a group that shares a transaction takes one in all. */
+  readonly slotsOf = new Map<Attempt, 0 | 1>()
   readonly #board: Board
   readonly #byKind = new Map<DefinedKind, number>()
   taken = 0
@@ -55,30 +45,29 @@ class Running {
 
   /** Those that take a slot. */
   *holders(): Generator<Attempt> {
-    for (const [attempt, { takes }] of this.places) if (takes === 1) yield attempt
+    for (const [attempt, slots] of this.slotsOf) if (slots === 1) yield attempt
   }
 
-  enter(attempt: Attempt, takes: 0 | 1): void {
-    const { id, fence, definition } = attempt
-    const place = { id, fence, definition, slot: -1, takes }
-    this.places.set(attempt, place)
-    this.taken += takes
-    if (definition.tx !== undefined) this.takenTx += takes
-    this.#byKind.set(definition, this.ofKind(definition) + 1)
-    this.#board.enter(place)
+  enter(attempt: Attempt, slots: 0 | 1): void {
+    this.slotsOf.set(attempt, slots)
+    this.#count(attempt.definition, slots, 1)
+    this.#board.enter(attempt)
   }
 
   /** Returns whether it was here. */
   leave(attempt: Attempt): boolean {
-    const place = this.places.get(attempt)
-    if (place === undefined) return false
-    const { definition, takes } = place
-    this.places.delete(attempt)
-    this.taken -= takes
-    if (definition.tx !== undefined) this.takenTx -= takes
-    this.#byKind.set(definition, this.ofKind(definition) - 1)
-    this.#board.leave(place)
+    const slots = this.slotsOf.get(attempt)
+    if (slots === undefined) return false
+    this.slotsOf.delete(attempt)
+    this.#count(attempt.definition, -slots, -1)
+    this.#board.leave(attempt)
     return true
+  }
+
+  #count(kind: DefinedKind, slots: number, attempts: number): void {
+    this.taken += slots
+    if (kind.tx !== undefined) this.takenTx += slots
+    this.#byKind.set(kind, this.ofKind(kind) + attempts)
   }
 }
 
@@ -93,7 +82,7 @@ export class Slots {
   /** Slots that what waits in the buffer leaves free. */
   #reserved = 0
   /** How many started from the buffer, suspects aside. */
-  #starts = 0
+  starts = 0
 
   constructor(options: SlotsOptions) {
     this.#options = options
@@ -104,23 +93,19 @@ export class Slots {
     return this.#buffer.length
   }
   get running(): number {
-    return this.#running.places.size
+    return this.#running.slotsOf.size
   }
   get free(): number {
     return Math.max(0, this.#options.concurrency - this.#running.taken)
   }
 
   runningJobs(): Attempt[] {
-    return [...this.#running.places.keys()]
+    return [...this.#running.slotsOf.keys()]
   }
 
   heldJobs(): Attempt[] {
-    const held = [...this.#running.places.keys(), ...this.#buffer]
-    return this.#alone === undefined || this.#running.places.has(this.#alone) ? held : [...held, this.#alone]
-  }
-
-  get starts(): number {
-    return this.#starts
+    const held = [...this.#running.slotsOf.keys(), ...this.#buffer]
+    return this.#alone === undefined || this.#running.slotsOf.has(this.#alone) ? held : [...held, this.#alone]
   }
 
   /** Suspects held here, which is as many as run, or will within one change. */
@@ -135,25 +120,20 @@ export class Slots {
 
   add(jobs: readonly Attempt[]): void {
     this.#buffer.push(...jobs)
-    this.#pump()
+    this.pump()
   }
 
   /** Before what waits already, and into reserved slots. */
   addFirst(jobs: readonly Attempt[]): void {
     this.#reserved = 0
     this.#buffer.unshift(...jobs)
-    this.#pump()
+    this.pump()
   }
 
   /** Keeps this number of slots from the jobs in the buffer. */
   reserve(slots: number): void {
     this.#reserved = slots
-    this.#pump()
-  }
-
-  /** Ends were stored. */
-  resume(): void {
-    this.#pump()
+    this.pump()
   }
 
   /** Whether fewer of this kind may run than there are slots, or none of it may wait. */
@@ -188,7 +168,7 @@ export class Slots {
   dropAlone(): boolean {
     const had = this.#alone !== undefined
     this.#alone = undefined
-    this.#pump()
+    this.pump()
     return had
   }
 
@@ -196,7 +176,7 @@ export class Slots {
   close(): number {
     this.#isClosed = true
     const waiting = this.#buffer.splice(0)
-    if (this.#alone !== undefined && !this.#running.places.has(this.#alone)) {
+    if (this.#alone !== undefined && !this.#running.slotsOf.has(this.#alone)) {
       waiting.push(this.#alone)
       this.#alone = undefined
     }
@@ -208,14 +188,14 @@ export class Slots {
   lose(worker: number): void {
     this.#buffer.splice(0)
     this.#alone = undefined
-    for (const attempt of this.#running.places.keys()) if (attempt.worker === worker) attempt.abort(leaseLost(attempt.row))
+    for (const attempt of this.#running.slotsOf.keys()) if (attempt.worker === worker) attempt.abort(leaseLost(attempt.row))
   }
 
   /** A job is no longer ours. One that waits is dropped; one that runs is aborted, and its slot is free at once. Returns whether it ran. */
   loseOne(attempt: Attempt, reason: PawlError): boolean {
     const waiting = this.#buffer.indexOf(attempt)
     if (waiting >= 0) this.#buffer.splice(waiting, 1)
-    const hasRun = this.#running.places.has(attempt)
+    const hasRun = this.#running.slotsOf.has(attempt)
     if (this.#alone === attempt && !hasRun) {
       attempt.abort(reason)
       this.#alone = undefined
@@ -228,7 +208,7 @@ export class Slots {
 
   /** Ends what ran too long, and gives back what has waited here too long or will not start soon. */
   tick(nowMs: number): void {
-    for (const attempt of this.#running.places.keys()) {
+    for (const attempt of this.#running.slotsOf.keys()) {
       const isOver = attempt.state !== 'waiting' && nowMs - attempt.startedMs > attempt.definition.timeoutMs
       if (isOver && attempt.timeOut()) this.#free(attempt)
     }
@@ -253,16 +233,17 @@ export class Slots {
   /** It has an end, and its handler may still run. */
   #free(attempt: Attempt): void {
     this.#leave(attempt)
-    this.#pump()
+    this.pump()
     this.#options.changed.fire()
   }
 
-  #pump(): void {
+  /** Starts what may start: called by itself after each change, and from outside when ends were stored. */
+  pump(): void {
     while (!this.#isClosed && this.#alone === undefined && this.#running.taken < this.#options.concurrency - this.#reserved) {
       if (this.#options.settler.isFull) return
       const attempt = this.#next()
       if (attempt === undefined) return
-      if (!attempt.isSuspect) this.#starts++
+      if (!attempt.isSuspect) this.starts++
       if (mayShare(attempt)) void this.#startShared(this.#groupOf(attempt))
       else void this.#start(attempt)
     }
@@ -310,14 +291,14 @@ export class Slots {
     this.#buffer.unshift(...back)
     if (this.#isClosed) this.close()
     else if (this.#alone !== undefined) this.#giveBack(this.#buffer.splice(0))
-    this.#pump()
+    this.pump()
     this.#options.changed.fire()
   }
 
-  #enter(attempt: Attempt, takes: 0 | 1): void {
+  #enter(attempt: Attempt, slots: 0 | 1): void {
     attempt.startedMs = monotonicMs()
     attempt.become('running')
-    this.#running.enter(attempt, takes)
+    this.#running.enter(attempt, slots)
     attempt.runtime.outcomes.started(attempt)
   }
 

@@ -1,7 +1,7 @@
 // Attempts without a worker: what they start and how they end is kept in lists.
 
 import { silentLogger } from '../../src/config.ts'
-import { Attempt, ClaimedRow, type Runtime } from '../../src/jobs/attempt.ts'
+import { Attempt, type Runtime } from '../../src/jobs/attempt.ts'
 import type { Ending } from '../../src/jobs/endings.ts'
 import type { DefinedKind } from '../../src/jobs/kinds.ts'
 import type { Outcomes } from '../../src/jobs/outcomes.ts'
@@ -42,11 +42,5 @@ export function observed(given: Partial<Runtime> = {}): Observed {
 
 export function attemptOf(kind: DefinedKind, runtime: Runtime = observed(), id = '1', isSuspect = false): Attempt {
   const row = { tenant: '', id, fence: '1', queue: 'default', kind: kind.name, payload: '{}', payload_version: 1, attempt: 2 }
-  return new Attempt(
-    new ClaimedRow({ ...row, max_attempts: 5, crashes: 1, headers: null, due_us: '0' }),
-    kind,
-    runtime,
-    1,
-    isSuspect,
-  )
+  return new Attempt({ ...row, max_attempts: 5, crashes: 1, headers: null, due_us: 0 }, kind, runtime, 1, isSuspect)
 }

@@ -6,7 +6,7 @@ import { until } from '../../../test/support/database.ts'
 import { Board } from '../../kernel/keeper/board.ts'
 import type { Sleep } from '../../kernel/service.ts'
 import { Wakeup } from '../../kernel/service.ts'
-import { type Attempt, ClaimedRow } from '../attempt.ts'
+import type { Attempt, ClaimedRow } from '../attempt.ts'
 import { type DefinedKind, defineKind } from '../kinds.ts'
 import type { Settler } from '../settle.ts'
 import { Slots } from '../slots.ts'
@@ -30,7 +30,7 @@ let lastId = 0
 function row(): ClaimedRow {
   const id = String(++lastId)
   const given = { tenant: '', id, fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1, max_attempts: 5 }
-  return new ClaimedRow({ ...given, crashes: 0, headers: null, due_us: '0', queue: 'default' })
+  return { ...given, crashes: 0, headers: null, due_us: 0, queue: 'default' }
 }
 const rows = (count: number) => Array.from({ length: count }, row)
 

@@ -11,7 +11,7 @@ import { Connection } from '../../db/driver.ts'
 import type { Parameter, Statement } from '../../db/statement.ts'
 import { type Holder, leaseStatements } from '../../kernel/lease.ts'
 import { defineKind } from '../kinds.ts'
-import { Fetcher } from './fetcher.ts'
+import { bytesOf, Fetcher } from './fetcher.ts'
 
 /** The real connection, which also remembers from where each claim started. */
 class WatchedConnection extends Connection {
@@ -292,7 +292,7 @@ test('[J32] a batch grows only while it stays below half of 16 MB', async () => 
     const rows = await claim(1000)
     bytes = Math.max(
       bytes,
-      rows.reduce((sum, row) => sum + row.bytes, 0),
+      rows.reduce((sum, row) => sum + bytesOf(row), 0),
     )
   }
   expect(asked).toEqual([16, 16])
@@ -307,7 +307,7 @@ test('[J32] headers count as payloads do, and arrive as they were given', async 
   const headers = { trace: 'x'.repeat(900_000) }
   await pawl.jobs.enqueueMany('work', [1, 2, 3], { headers })
   const rows = await claim(10)
-  expect(rows.map((row) => row.bytes > 900_000)).toEqual([true, true, true])
+  expect(rows.map((row) => bytesOf(row) > 900_000)).toEqual([true, true, true])
   expect(rows.map((row) => JSON.parse(row.headers!))).toEqual([headers, headers, headers])
   expect(fetcher.rowsIn(9_000_000)).toBe(9)
 })

@@ -8,7 +8,7 @@ import { numbersLiteral, statement, textsLiteral } from '../../db/statement.ts'
 import { monotonicMs } from '../../kernel/clock.ts'
 import type { Holder } from '../../kernel/lease.ts'
 import { probe } from '../../kernel/probe.ts'
-import { ClaimedRow, type FetchedRow } from '../attempt.ts'
+import type { ClaimedRow } from '../attempt.ts'
 import type { DefinedKind } from '../kinds.ts'
 
 const home = new URL('..', import.meta.url).href
@@ -61,11 +61,11 @@ export interface SuspectClaim {
   readonly isDecidingLeft: boolean
 }
 
-interface ReadyRow extends FetchedRow {
+interface ReadyRow extends ClaimedRow {
   readonly are_suspects_ready: boolean
 }
 
-interface SuspectRow extends Omit<FetchedRow, 'id'> {
+interface SuspectRow extends Omit<ClaimedRow, 'id'> {
   readonly id: string | null
   readonly is_deciding: boolean
   readonly is_suspect_left: boolean
@@ -148,7 +148,7 @@ export class Fetcher {
     const asked = Math.min(limit, this.#rowsMax)
     if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queues, limit: asked })
     this.claims++
-    const fetched = await this.#connection.run<ReadyRow>(claimStatement, {
+    const rows = await this.#connection.run<ReadyRow>(claimStatement, {
       ...holderParameters(worker),
       queues: textsLiteral(queues),
       limit: asked,
@@ -156,7 +156,6 @@ export class Fetcher {
       after_ids: numbersLiteral(froms.map((from) => from?.id ?? beginning.id)),
       ...this.#kindParameters(kinds),
     })
-    const rows = fetched.map((row) => new ClaimedRow(row))
     if (probe.on) await probe.hit('jobs.claim.after', rows)
     this.#measure(rows, asked)
     // Everything else that is ready was read in vain: at most 1/10 of the time goes into that.
@@ -179,7 +178,7 @@ export class Fetcher {
       rows: queues.length === 1 ? rows : byQueue.flat(),
       isFull: isFull || isQuick,
       isExhausted: !isFull && !isQuick,
-      areSuspectsReady: fetched[0]?.are_suspects_ready,
+      areSuspectsReady: rows[0]?.are_suspects_ready,
     }
   }
 
@@ -195,7 +194,7 @@ export class Fetcher {
     if (last === undefined && mark === undefined) return
     const costMs = Math.min(tookMs, mark?.costMs ?? 0)
     this.#marks.set(key, {
-      due: last === undefined ? mark!.due : timeOf(last.dueUs),
+      due: last === undefined ? mark!.due : timeOf(last.due_us),
       id: last?.id ?? mark!.id,
       fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs, isFull),
       isFull,
@@ -223,10 +222,9 @@ export class Fetcher {
       rooms: numbersLiteral(kinds.map(({ room }) => room)),
       ...this.#kindParameters(kinds.map(({ kind }) => kind)),
     })
-    const found = answer.filter((row): row is SuspectRow & FetchedRow => row.id !== null)
-    const rows = found.filter((row) => !row.is_deciding).map((row) => new ClaimedRow(row))
-    const last = found.find((row) => row.is_deciding)
-    const alone = last === undefined ? undefined : new ClaimedRow(last)
+    const found = answer.filter((row): row is SuspectRow & ClaimedRow => row.id !== null)
+    const rows = found.filter((row) => !row.is_deciding)
+    const alone = found.find((row) => row.is_deciding)
     if (probe.on) await probe.hit('jobs.claim.after', alone === undefined ? rows : [...rows, alone])
     this.#measure(rows, asked)
     return {
@@ -247,7 +245,7 @@ export class Fetcher {
   /** The batch doubles only while the last one was below half of what a claim may bring. */
   #measure(rows: readonly ClaimedRow[], asked: number): void {
     if (rows.length === 0) return
-    const bytes = rows.reduce((sum, row) => sum + row.bytes, 0)
+    const bytes = rows.reduce((sum, row) => sum + bytesOf(row), 0)
     const mean = bytes / rows.length
     this.#bytesPerRow = Math.max(mean, this.#bytesPerRow * 0.7 + mean * 0.3)
     const grown = rows.length >= asked && bytes < claimBytesMax / 2 ? Math.max(this.#rowsMax, 2 * asked) : this.#rowsMax
@@ -296,13 +294,20 @@ function nextFullScanMs(startedMs: number, costMs: number, isFull: boolean): num
 }
 
 /** Microseconds since 1970 as a time that PostgreSQL reads in any DateStyle. */
-function timeOf(us: number): string {
-  if (!Number.isFinite(us)) return beginning.due
-  const ms = Math.floor(us / 1000)
-  return `${new Date(ms).toISOString().slice(0, -1)}${String(us - ms * 1000).padStart(3, '0')}Z`
+function timeOf(us: number | null): string {
+  if (us === null) return beginning.due
+  const ms = Math.floor(Math.round(us) / 1000)
+  return `${new Date(ms).toISOString().slice(0, -1)}${String(Math.round(us) - ms * 1000).padStart(3, '0')}Z`
+}
+
+/** Its approximate size in memory while it waits. */
+export function bytesOf({ payload, headers }: ClaimedRow): number {
+  return payload.length + (headers?.length ?? 0)
 }
 
 function byOrder(a: ClaimedRow, b: ClaimedRow): number {
-  if (a.dueUs !== b.dueUs) return a.dueUs - b.dueUs
+  const dueA = a.due_us ?? Number.NEGATIVE_INFINITY
+  const dueB = b.due_us ?? Number.NEGATIVE_INFINITY
+  if (dueA !== dueB) return dueA - dueB
   return a.id.length - b.id.length || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
 }

@@ -45,7 +45,7 @@ where j.ctid = any (array(select p.ctid from picked p))
   and j.state = 'ready'
 returning j.tenant, j.id, j.fence, j.queue, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
   j.headers::text as headers,
-  case when isfinite(j.due) then (date_part('epoch', j.due) * 1000000)::bigint end as due_us,
+  case when isfinite(j.due) then date_part('epoch', j.due) * 1000000 end as due_us,
   -- One probe for all rows. A claim that finds something need not be followed by claim-suspect.
   (select exists (select from pawl.job s where s.queue = any (:queues::text[]) and s.suspect and s.state = 'ready')) as are_suspects_ready
 
@@ -153,7 +153,7 @@ claimed as (
   where j.ctid = any (array(select p.ctid from picked p))
     and j.state = 'ready'
   returning j.tenant, j.id, j.fence, j.queue, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
-    j.headers::text as headers, case when isfinite(j.due) then (date_part('epoch', j.due) * 1000000)::bigint end as due_us,
+    j.headers::text as headers, case when isfinite(j.due) then date_part('epoch', j.due) * 1000000 end as due_us,
     j.crashes - j.excused >= j.max_crashes - 1 as is_deciding
 ),
 remaining as (
@@ -265,15 +265,11 @@ gone as (
   where j.tenant = any (array[g.tenant])
     and j.id = g.id
     and j.fence = g.fence
-  returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
-    j.payload, j.headers, coalesce(g.progress, j.progress) as progress, g.result, g.ran_ms
+  returning (pawl.history_of(j, 'done', (select pawl.now()), g.ran_ms, g.result, g.progress)).*
 ),
 kept as (
-  insert into pawl.job_history (id, fence, created_at, finished_at, ran_ms, holder, attempt, crashes, priority, payload_version, tenant,
-    queue, kind, outcome, payload, headers, progress, result)
-  select o.id, o.fence, o.created_at, (select pawl.now()), o.ran_ms, o.holder, o.attempt, o.crashes, o.priority, o.payload_version,
-    o.tenant, o.queue, o.kind, 'done', o.payload, o.headers, o.progress, o.result
-  from gone o
+  insert into pawl.job_history
+  table gone
 )
 select count(*)::integer as settled,
   case when count(*) < :at_least::integer then pawl.raise_lease_lost('job', min(o.id), min(o.fence))::text end as refused
@@ -672,14 +668,11 @@ with gone as (
     and j.id = :id::bigint
     and (:is_pawls::boolean or not starts_with(j.kind, 'pawl.'))
     and (:revision::integer is null or j.revision = :revision::integer)
-  returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
-    j.payload, j.headers, j.progress, j.state
+  returning j.tenant, j.id, j.state, j.holder, pawl.history_of(j, 'cancelled', pawl.now(), p_reason => :reason::text) as history
 ),
 kept as (
-  insert into pawl.job_history (id, fence, created_at, finished_at, holder, attempt, crashes, priority, payload_version, tenant, queue, kind,
-    outcome, payload, headers, progress, reason)
-  select o.id, o.fence, o.created_at, pawl.now(), o.holder, o.attempt, o.crashes, o.priority, o.payload_version, o.tenant, o.queue, o.kind,
-    'cancelled', o.payload, o.headers, o.progress, left(:reason::text, 2000)
+  insert into pawl.job_history
+  select (o.history).*
   from gone o
 )
 select o.state, o.holder,
