@@ -17,7 +17,6 @@ import { SinkLoop } from './sinks/sink-loop.ts'
 
 const lookStatement = statement(import.meta.url, 'look')
 const markStaleStatement = statement(import.meta.url, 'mark-stale')
-const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
 const choresEveryMs = 10_000
 
 /** The work of one held cursor. */
@@ -162,7 +161,6 @@ export class Holds {
     if (monotonicMs() - this.#choresMs < choresEveryMs) return
     this.#choresMs = monotonicMs()
     await acquirer.run(markStaleStatement, {})
-    await acquirer.run(resolveAlertsStatement, {})
   }
 
   #fences(): string {
