@@ -173,40 +173,62 @@ export async function callHandler(
   tx.lend(host.reset, host.config.database.queryTimeoutMs + timeoutMs, isPure ? name : undefined)
   const context = new HandlerContext(definition, isLive)
   if (lost.aborted) throw lost.reason
-  let onLost!: () => void
-  const over = new Promise<never>((_resolve, reject) => {
-    const end = (reason: unknown) => {
-      context.abort(reason)
-      reject(reason)
-    }
-    context.timer = setTimeout(
-      () => end(new PawlError('PAWL_TIMED_OUT', `The handler of ${what} took longer than ${timeoutMs} ms.`)),
-      timeoutMs,
-    )
-    onLost = () => end(lost.reason)
-    lost.addEventListener('abort', onLost, { once: true })
-  })
+  const onLost = () => context.abort(lost.reason)
+  lost.addEventListener('abort', onLost, { once: true })
   try {
-    await Promise.race([runInsideTx(name, () => handle(context)), over])
+    await context.race(() => runInsideTx(name, () => handle(context)), what, timeoutMs)
   } finally {
-    clearTimeout(context.timer)
-    // A handler that goes on after its time must not set it again.
-    context.timer = undefined
     lost.removeEventListener('abort', onLost)
   }
 }
 
-/** What a handler gets besides its events and its transaction. */
-export class HandlerContext implements ProjectionContext {
-  readonly generation: number
-  readonly isLive: boolean
-  readonly #definition: Defined
+/** One call of a handler: its signal, and the wait for its end, which a timeout or a lost lease cuts short. */
+export class HandlerCall {
   #controller: AbortController | undefined
   #reason: unknown
+  #reject: ((reason: unknown) => void) | undefined
   /** Set while a handler may run. */
   timer: NodeJS.Timeout | undefined
 
+  /** Created on first use: most handlers do not use it. */
+  get signal(): AbortSignal {
+    this.#controller ??= new AbortController()
+    if (this.#reason !== undefined) this.#controller.abort(this.#reason)
+    return this.#controller.signal
+  }
+
+  abort(reason: unknown): void {
+    this.#reason = reason
+    this.#controller?.abort(reason)
+    this.#reject?.(reason)
+  }
+
+  async race(handle: () => PromiseLike<unknown>, what: string, timeoutMs: number): Promise<void> {
+    const over = new Promise<never>((_resolve, reject) => {
+      this.#reject = reject
+    })
+    this.timer = setTimeout(
+      () => this.abort(new PawlError('PAWL_TIMED_OUT', `The handler of ${what} took longer than ${timeoutMs} ms.`)),
+      timeoutMs,
+    )
+    try {
+      await Promise.race([handle(), over])
+    } finally {
+      clearTimeout(this.timer)
+      // A handler that continues after its timeout must not set it again.
+      this.timer = undefined
+    }
+  }
+}
+
+/** What a handler gets besides its events and its transaction. */
+export class HandlerContext extends HandlerCall implements ProjectionContext {
+  readonly generation: number
+  readonly isLive: boolean
+  readonly #definition: Defined
+
   constructor(definition: Defined, isLive: boolean) {
+    super()
     this.#definition = definition
     this.generation = definition.generation
     this.isLive = isLive
@@ -222,18 +244,6 @@ export class HandlerContext implements ProjectionContext {
         )
       return tableOf(name, this.generation, this.isLive)
     }
-  }
-
-  /** Made when it is asked for: most handlers do not. */
-  get signal(): AbortSignal {
-    this.#controller ??= new AbortController()
-    if (this.#reason !== undefined) this.#controller.abort(this.#reason)
-    return this.#controller.signal
-  }
-
-  abort(reason: unknown): void {
-    this.#reason = reason
-    this.#controller?.abort(reason)
   }
 }
 

@@ -99,9 +99,11 @@ export class SinkLoop {
       this.#wakeup.fire()
     }
     this.cursor.signal.addEventListener('abort', onLost, { once: true })
-    await this.#begin()
+    let isChecked = false
     for (let failed = 0; !this.#isOver(); ) {
       try {
+        if (!isChecked) await this.#begin()
+        isChecked = true
         await this.#turn()
         failed = 0
         this.#loop.succeeded()
@@ -130,18 +132,9 @@ export class SinkLoop {
   }
 
   async #begin(): Promise<void> {
-    for (let tried = 1; !this.#isOver(); tried++) {
-      try {
-        await this.#store.begin()
-        await this.#pages.begin()
-        if (!(await isLogOf(this.#host, this.cursor))) this.#state.stopped()
-        return
-      } catch (error) {
-        if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
-        this.#loop.failed(error)
-        await this.#pause(engineBackoffMs(error, tried))
-      }
-    }
+    await this.#store.begin()
+    await this.#pages.begin()
+    if (!(await isLogOf(this.#host, this.cursor))) this.#state.stopped()
   }
 
   /** This loop ends without a word about what it has done, and the next one starts from the row. */
@@ -304,7 +297,7 @@ export class SinkLoop {
     this.#calls.add(call)
     try {
       const answer = handle(event, call)
-      if (isThenable(answer)) await call.race(answer, name, timeoutMs)
+      if (isThenable(answer)) await call.race(() => answer, `sink '${name}'`, timeoutMs)
     } finally {
       this.#calls.delete(call)
       leave()
