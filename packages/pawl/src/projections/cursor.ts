@@ -10,7 +10,7 @@ import { type Parameter, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { type ReadLogOptions, readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
-import type { Defined } from './definition.ts'
+import { type Defined, idOf } from './definition.ts'
 import type { Host } from './part.ts'
 import type { CursorState } from './types.ts'
 
@@ -97,7 +97,7 @@ export class HeldCursor {
     this.shards = row.shards
     this.fence = row.fence
     this.crashes = row.crashes
-    this.isSuspect = row.is_tried && row.crashes >= definition.crashes
+    this.isSuspect = row.is_tried && row.crashes >= definition.retry.crashes
     this.#row = row
     this.place = placeIn(row)
     this.#diedAt = row.crashes > 0 ? this.place.position : undefined
@@ -131,12 +131,17 @@ export class HeldCursor {
 
   /** The parameters that name its row. */
   get key(): Readonly<Record<'tenant' | 'name' | 'generation' | 'shard', Parameter>> {
-    const { tenant, name, generation } = this.definition
-    return { tenant, name, generation, shard: this.shard }
+    return { ...idOf(this.definition), shard: this.shard }
   }
 
   get fencedKey(): Readonly<Record<'tenant' | 'name' | 'generation' | 'shard' | 'fence', Parameter>> {
     return { ...this.key, fence: this.fence }
+  }
+
+  /** What of the log it reads. */
+  get filter(): ReturnType<typeof filterOf> {
+    const { tenant, channel } = this.definition
+    return filterOf({ tenant, channel, shard: this.shard, shards: this.shards })
   }
 
   /** The parameters of a move to this place. */
@@ -210,14 +215,19 @@ export async function logBounds(db: Db): Promise<LogBounds> {
   return { before: Number(row!.before), head: Number(row!.head), generation: row!.generation }
 }
 
-/** What of the log a cursor reads. */
-export function filterOf(cursor: HeldCursor): Pick<ReadLogOptions, 'channel' | 'tenant' | 'shard'> {
-  const { channel, tenant } = cursor.definition
+interface Reads {
+  readonly tenant: string
+  readonly channel: string | null
+  readonly shard: number
+  readonly shards: number
+}
+
+/** What of the log a cursor reads. Those of the empty tenant span all. */
+export function filterOf({ tenant, channel, shard, shards }: Reads): Pick<ReadLogOptions, 'channel' | 'tenant' | 'shard'> {
   return {
-    ...(channel === null ? {} : { channel }),
-    // The cursors of the empty tenant span all.
-    ...(tenant === '' ? {} : { tenant }),
-    ...(cursor.shards === 1 ? {} : { shard: { index: cursor.shard, of: cursor.shards } }),
+    channel: channel ?? undefined,
+    tenant: tenant === '' ? undefined : tenant,
+    shard: shards === 1 ? undefined : { index: shard, of: shards },
   }
 }
 

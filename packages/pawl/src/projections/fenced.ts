@@ -43,7 +43,6 @@ export async function openTx({ pool, config: { durability, database } }: Host): 
 
 /** Rejects with PAWL_LEASE_LOST only. */
 export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork): Promise<FencedEnd> {
-  const { timeoutMs } = cursor.definition
   let tx: Transaction
   try {
     tx = await openTx(host)
@@ -53,7 +52,7 @@ export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork
   let error: unknown
   let isAnswered = false
   let isAbandoned = false
-  const leave = host.watch(cursor.definition.name, timeoutMs)
+  const leave = host.watch(cursor.definition.name, cursor.definition.timeout)
   try {
     if (probe.on) await probe.hit('projections.batch.before', cursor)
     const holding = caught(begin(host, cursor, work, tx))
@@ -93,7 +92,7 @@ export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork
 
 /** Rejects unless the compare-and-set met its row. Only our own statements: what goes wrong here is not the handler's failure. */
 async function begin(host: Host, cursor: HeldCursor, work: FencedWork, tx: Transaction): Promise<void> {
-  const settings = { idle_ms: String(host.idleMs(cursor.definition.timeoutMs)), fold: foldOf(cursor.definition) }
+  const settings = { idle_ms: String(host.idleMs(cursor.definition.timeout)), fold: foldOf(cursor.definition) }
   const moving =
     work.to === undefined
       ? tx.run<{ is_live: boolean }>(cursorStatements.stay, { ...cursor.fencedKey, ...settings })
@@ -169,7 +168,7 @@ export async function callHandler(
   tx: Transaction,
   handle: (context: HandlerContext) => Promise<void>,
 ): Promise<void> {
-  const { name, timeoutMs, isPure } = definition
+  const { name, timeout: timeoutMs, isPure } = definition
   tx.lend(host.reset, host.config.database.queryTimeoutMs + timeoutMs, isPure ? name : undefined)
   const context = new HandlerContext(definition, isLive)
   if (lost.aborted) throw lost.reason

@@ -10,7 +10,7 @@ import { type Holder, leaseStatements } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
 import { Service } from '../kernel/service.ts'
 import { type AcquiredRow, cursorStatements, HeldCursor } from './cursor.ts'
-import { type Defined, kindOf } from './definition.ts'
+import { type Defined, idOf, kindOf } from './definition.ts'
 import { LogLoop } from './log-loop.ts'
 import type { Host } from './part.ts'
 import { SinkLoop } from './sinks/sink-loop.ts'
@@ -168,11 +168,9 @@ export class Holds {
   }
 
   async #acquire(definition: Defined, worker: Holder, limit: number): Promise<void> {
-    const { tenant, name, generation } = definition
+    const { name, generation } = definition
     const rows = await this.#options.acquirer.run<AcquiredRow>(cursorStatements.acquire, {
-      tenant,
-      name,
-      generation,
+      ...idOf(definition),
       worker: worker.id,
       nonce: worker.nonce,
       limit,
@@ -188,9 +186,9 @@ export class Holds {
   }
 
   /** What is free and more than our share is for others; to them it is not free while it has our name on it. */
-  async #releaseStrays({ tenant, name, generation }: Defined, { id, nonce }: Holder): Promise<void> {
-    const fences = this.#fences()
-    await this.#options.acquirer.run(cursorStatements.releaseStrays, { tenant, name, generation, worker: id, nonce, fences })
+  async #releaseStrays(definition: Defined, { id, nonce }: Holder): Promise<void> {
+    const values = { ...idOf(definition), worker: id, nonce, fences: this.#fences() }
+    await this.#options.acquirer.run(cursorStatements.releaseStrays, values)
   }
 
   #hold(cursor: HeldCursor): void {

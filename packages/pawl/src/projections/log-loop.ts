@@ -14,17 +14,7 @@ import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/service.ts'
 import { Applier } from './applier.ts'
-import {
-  cursorStatements,
-  filterOf,
-  type HeldCursor,
-  isLogOf,
-  latch,
-  passEvents,
-  passEveryMs,
-  placeAt,
-  placeOf,
-} from './cursor.ts'
+import { cursorStatements, type HeldCursor, isLogOf, latch, passEvents, passEveryMs, placeAt, placeOf } from './cursor.ts'
 import { type DefinedLog, type DefinedState, retryDelayMs } from './definition.ts'
 import { type FencedEnd, messageOf, whenUnlocked } from './fenced.ts'
 import type { Host } from './part.ts'
@@ -368,7 +358,7 @@ class Pages {
   /** For a loop that waits: the next page, if it starts there. */
   offer(fresh: FreshEvents): void {
     const after = this.#after()
-    const page = readFresh(fresh, { after, limit: this.#limit, ...filterOf(this.#cursor) })
+    const page = readFresh(fresh, { after, limit: this.#limit, ...this.#cursor.filter })
     if (page !== undefined) this.#ahead = { after, read: Promise.resolve(page) }
   }
 
@@ -382,6 +372,6 @@ class Pages {
   }
 
   #read(after: number): Promise<LogRead> {
-    return readLog(this.#reader, { after, limit: this.#limit, ...filterOf(this.#cursor) })
+    return readLog(this.#reader, { after, limit: this.#limit, ...this.#cursor.filter })
   }
 }

@@ -291,13 +291,13 @@ export class SinkLoop {
   }
 
   async #hand({ event, attempt }: Queued): Promise<void> {
-    const { name, timeoutMs, handle } = this.#definition
-    const leave = this.#host.watch(name, timeoutMs)
+    const { name, timeout, handle } = this.#definition
+    const leave = this.#host.watch(name, timeout)
     const call = new SinkCall(`${this.#host.installation()}/${name}/${event.id}`, attempt)
     this.#calls.add(call)
     try {
       const answer = handle(event, call)
-      if (isThenable(answer)) await call.race(() => answer, `sink '${name}'`, timeoutMs)
+      if (isThenable(answer)) await call.race(() => answer, `sink '${name}'`, timeout)
     } finally {
       this.#calls.delete(call)
       leave()
