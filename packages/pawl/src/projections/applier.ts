@@ -169,7 +169,7 @@ export class Applier {
   async replay(): Promise<'replayed' | 'nothing' | 'refused'> {
     if (!this.hasParked || monotonicMs() < this.#replayAtMs) return 'nothing'
     // Before the poll: a notification during it causes the next one.
-    this.#replayAtMs = monotonicMs() + this.#host.idleLookMs()
+    this.#replayAtMs = monotonicMs() + this.#host.idlePollMs
     let hasReplayed = false
     for (const next of await nextUnparking(this.#host, this.#cursor)) {
       const end = await solitude.run(() => this.#replayNext(next))
@@ -250,7 +250,7 @@ export async function nextUnparking(host: Host, cursor: HeldCursor): Promise<Nex
 
 export async function parkedEvent(host: Host, next: NextParked): Promise<LogEvent | undefined> {
   if (next.position === null) return undefined
-  const { events } = await readLog(host.reader, { after: Number(next.position) - 1, limit: 1 })
+  const { events } = await readLog(host.engine, { after: Number(next.position) - 1, limit: 1 })
   return events[0]
 }
 

@@ -237,7 +237,7 @@ export const passEvents = 20_000
 
 /** The place of this position: the event there, ours or not. None if the log is of another generation than what was read up to it. */
 export async function placeAt(host: Host, position: number, generation?: number): Promise<Place | undefined> {
-  const read = await readLog(host.reader, { after: position - 1, limit: 1 })
+  const read = await readLog(host.engine, { after: position - 1, limit: 1 })
   const [event] = read.events
   return event === undefined || (generation ?? read.generation) !== read.generation ? undefined : placeOf(event)
 }
@@ -251,7 +251,7 @@ export async function isLogOf(host: Host, cursor: HeldCursor): Promise<boolean> 
 
 async function whyAnotherLog(host: Host, { place }: HeldCursor): Promise<string | undefined> {
   const { position, eventId } = place
-  const { before, head } = await logBounds(host.reader)
+  const { before, head } = await logBounds(host.engine)
   if (position > head)
     return `The cursor is at position ${position}, but the log ends at ${head}: the log is older than the cursor.`
   if (position < before)

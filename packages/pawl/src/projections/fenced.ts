@@ -256,7 +256,7 @@ export async function whenUnlocked<T>(host: Host, stop: AbortSignal, work: (tx: 
       return await inOneTx(host, work)
     } catch (error) {
       if (!isConflict(error) || stop.aborted) throw error
-      host.onTrouble(error)
+      host.trouble(error)
       await sleep(engineBackoffMs(error, tried), undefined, { signal: stop }).catch(() => undefined)
     }
   }

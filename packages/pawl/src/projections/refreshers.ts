@@ -12,7 +12,7 @@ import { refused, resolve } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { Service } from '../kernel/service.ts'
 import { markDirty, tripBreaker } from './applier.ts'
-import { type DefinedState, foldOf, idOf, retryDelayMs } from './definition.ts'
+import { type Defined, type DefinedState, foldOf, idOf } from './definition.ts'
 import { callHandler, messageOf, openTx, whenUnlocked } from './fenced.ts'
 import { markDelay } from './options.ts'
 import type { Host } from './part.ts'
@@ -54,14 +54,12 @@ export class Refreshers {
   readonly #services: readonly Service[]
   readonly #stop = new AbortController()
   readonly #graceOver = new AbortController()
-  readonly #idlePollMs: () => number
   #grownMs = Number.NEGATIVE_INFINITY
 
-  /** `idlePollMs`: how often it polls for marks of other processes while the log does not grow. */
-  constructor(definitions: readonly DefinedState[], host: Host, idlePollMs: () => number) {
+  constructor(definitions: readonly Defined[], host: Host) {
     this.#host = host
-    this.#idlePollMs = idlePollMs
     this.#services = definitions.flatMap((definition) => {
+      if (definition.kind !== 'state') return []
       const idle = new Set<Service>()
       return Array.from({ length: definition.concurrency }, () => this.#refresher(definition, idle))
     })
@@ -121,7 +119,7 @@ export class Refreshers {
   #waitMs(dueInMs: number): number {
     // One that is due and cannot be taken is locked, or its cursor is paused.
     const isQuick = dueInMs <= 0 || monotonicMs() - this.#grownMs < quickForMs
-    return Math.min(dueInMs > 0 ? dueInMs : quickPollMs, isQuick ? quickPollMs : Number.POSITIVE_INFINITY, this.#idlePollMs())
+    return Math.min(dueInMs > 0 ? dueInMs : quickPollMs, isQuick ? quickPollMs : Number.POSITIVE_INFINITY, this.#host.pollMs)
   }
 
   async #refreshNext(definition: DefinedState, alone: string[]): Promise<Outcome> {
@@ -227,8 +225,7 @@ export class Refreshers {
     if (row === undefined) return false
     const attempt = row.attempts
     const position = Number(row.position)
-    const retryInMs = retryDelayMs(definition, attempt, error, this.#host.onTrouble)
-    this.#host.failed(definition, { name, key: entity, position, attempt, error, retryInMs })
+    const retryInMs = this.#host.failed(definition, { key: entity, position, attempt, error })
     const reason = `The refresh of ${entity} failed ${attempt} time(s): ${messageOf(error)}`
     await runs.run(delayStatement, { ...key, delay_ms: retryInMs ?? null, reason })
     if (retryInMs === undefined) this.#host.parked({ name, key: entity, position, reason })
