@@ -60,17 +60,13 @@ export class CursorsPart implements Part {
     const { process, definitions } = options
     this.#options = options
     this.#process = process
-    const { config } = process
     const host = new Host(options, () => this.#refreshers.wake())
     this.#host = host
     this.#holds = new Holds(definitions, host)
     this.#refreshers = new Refreshers(definitions, host)
     this.#pump = new Pump({
-      config,
-      watch: process.failures,
+      process,
       pollMs: options.pollMs,
-      isListening: () => process.isListening,
-      worker: () => process.id,
       onHead: (fresh) => {
         this.#holds.wake(fresh)
         this.#refreshers.grown()
