@@ -3,19 +3,19 @@
 -- CACHE 1: of two writers of one key, the second draws the larger number.
 create sequence pawl.event_seq as bigint cache 1;
 
--- Whether a reader of the log sleeps: is_called says so. A sequence and not a row, because an append reads it outside of every snapshot for
--- a tenth of what a look at pawl.sleeper costs, and sees at once what was set. An append has its transaction id before it
--- reads; whoever goes to sleep sets it first and waits then for every transaction in progress. So one of the two sees the other.
+-- Whether a reader of the log sleeps: is_called. A sequence and not a row, because an append reads it outside of every snapshot for a tenth of the
+-- cost of a query on pawl.sleeper, and sees the latest value. An append has its transaction id before it reads; a reader sets the flag before it
+-- sleeps, and then waits for every transaction in progress. So one of the two sees the other.
 create sequence pawl.reader_sleeps as integer;
 
--- Notifies if a reader sleeps, and answers 0: a part of the default of pawl.event.seq, which costs an append less than anything behind it.
--- Planned into the insert, so it costs a look at the sequence.
+-- Notifies if a reader sleeps, and returns 0: a part of the default of pawl.event.seq, which costs an append less than a trigger or a second call.
+-- It is inlined into the insert, so it costs one read of the sequence.
 create function pawl.wake_readers() returns bigint
 language sql volatile
 return case when pg_sequence_last_value('pawl.reader_sleeps'::regclass) is null then 0 when pg_notify('pawl_events', '') is null then 0 else 0 end;
 
--- A UUID of version 7: 48 bits of milliseconds, then random. Only for a server that has none of its own: before PostgreSQL 18. Not in SQL,
--- because the planner would inline it into every insert that it plans, at half the cost of the insert.
+-- A UUID of version 7: 48 bits of milliseconds, then random. For servers without uuidv7(): before PostgreSQL 18. Not in SQL, because the planner
+-- would inline it into every insert that it plans, at half the cost of the insert.
 create function pawl.new_event_id() returns uuid
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -29,8 +29,8 @@ begin
 end
 $$;
 
--- The names id, aggregatetype, aggregateid, type and payload are the ones that Debezium's event router looks for. xid comes before seq,
--- because defaults are computed in this order, and a transaction must have its id before it draws a number, and before it looks whom to wake.
+-- The names id, aggregatetype, aggregateid, type and payload are those of Debezium's event router. xid comes before seq, because defaults are
+-- computed in this order, and a transaction must have its id before it draws a number, and before it reads whether a reader sleeps.
 create table pawl.event (
   xid xid8 not null default pg_current_xact_id(),
   seq bigint not null default nextval('pawl.event_seq') + pawl.wake_readers() + pawl.assert_no_fold(),
@@ -48,13 +48,13 @@ create table pawl.event (
 create index event_xid on pawl.event (xid, seq);
 comment on table pawl.event is
   'Events, by the day they were appended. Insert-only: a row is never changed but by an erasure, and goes with its partition. Insert it '
-  'while the writer holds the key (its row lock), or the order of two writers of one key is nobody''s.';
+  'while the writer holds the key (its row lock), or two writers of one key have no order.';
 comment on column pawl.event.xid is 'The top-level transaction that wrote it. Leave it to its default.';
 comment on column pawl.event.seq is
   'Drawn in the order of inserts, after the transaction has its id. Leave it to its default, which wakes readers too. A transaction that is to be prepared '
   'cannot notify: it appends by pawl.append(..., wake => false).';
 comment on column pawl.event.payload is 'Null only after an erasure.';
--- The server's own costs a fifth of an append less.
+-- The server's own function makes an append a fifth cheaper.
 do $$
 begin
   if to_regprocedure('pg_catalog.uuidv7()') is not null then
@@ -99,7 +99,7 @@ create table pawl.sequencer (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 comment on table pawl.sequencer is
   'One row: how far positions were given. Whatever is visible in snapshot has its position. A new row belongs to no cluster, so the first tick '
-  'looks at every event.';
+  'reads every event.';
 comment on column pawl.sequencer.n is
   'Grows with every tick: the highest entry of the index is the row, however many dead ones an old snapshot keeps below it (pawl.log_head).';
 comment on column pawl.sequencer.rebased_seq is
@@ -107,7 +107,7 @@ comment on column pawl.sequencer.rebased_seq is
 comment on column pawl.sequencer.removed_until is 'Up to this position retention may have removed events.';
 insert into pawl.sequencer default values;
 
--- The row, found from the end of its index. What reads it often reads it here.
+-- The row, found from the end of its index.
 create view pawl.log_head as
 select s.tenant, s.position, s.generation, s.snapshot, s.rebased_seq, s.rebased_xid, s.removed_until, s.ticked_at
 from pawl.sequencer s
@@ -115,7 +115,7 @@ where s.tenant = ''
 order by s.n desc
 limit 1;
 
--- Which cluster and which of its histories this is. A role that may not ask gets 0 and relies on transaction ids that run backwards.
+-- The cluster and its timeline. A role that may not read them gets -1 and 0, and relies on transaction ids that run backwards.
 create function pawl.cluster(out system_id bigint, out timeline integer)
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
@@ -127,8 +127,8 @@ exception when insufficient_privilege or undefined_function then
 end
 $$;
 
--- The current snapshot as others see it: with the calling transaction among those in progress, which pg_current_snapshot() leaves out. A
--- transaction that asks and then appends would else be taken for complete.
+-- The current snapshot with the calling transaction among those in progress, which pg_current_snapshot() leaves out. Otherwise a transaction that
+-- ticks and then appends would be taken for complete.
 create function pawl.snapshot_without_me(p_snapshot pg_snapshot) returns pg_snapshot
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
@@ -144,17 +144,17 @@ begin
 end
 $$;
 
--- Gives positions to what became visible since the last tick, and says how it went: 'sequenced', 'idle' (nothing new), 'busy' (somebody
--- else is at it), 'large' (more than p_limit: call it without a limit where nothing ends it) or 'foreign' (another cluster than the last time: call
--- pawl.rebase_events()). A few events come with the answer, as JSON, so that a reader that was idle need not ask for them.
+-- Gives a position to each event that became visible since the last tick. The outcome is 'sequenced', 'idle' (nothing new), 'busy' (another
+-- session ticks), 'large' (more than p_limit: call it without a limit, and without a statement timeout) or 'foreign' (another cluster than the last
+-- time: call pawl.rebase_events()). A few events come with the answer, as JSON, so that an idle reader need not query them.
 --
--- What became visible is the difference of two full snapshots: a transaction that had not begun in the last one (at or above its xmax) or was
--- in progress in it (its xip), and is visible in the current one. So nobody waits for anybody else's open transaction, and nothing is
--- lost that commits late. Within a tick events are ordered by seq: of two writers of one key the second inserted after the first had
--- committed, so whoever sees the second event sees the first one too, with a smaller seq.
+-- These events are the difference of two full snapshots: their transaction had not begun in the last one (at or above its xmax) or was in progress
+-- in it (its xip), and is visible in the current one. So no event waits for another's open transaction, and a late commit loses nothing. Within a
+-- tick events are ordered by seq: of two writers of one key the second inserted after the first had committed, so a snapshot that has the second
+-- event has the first one too, with a smaller seq.
 --
--- The current snapshot is captured once. Each statement below has a newer snapshot of its own, and only pg_visible_in_snapshot keeps them to
--- the same one. A window gets its positions whole: in parts, each would read it again, and events that came since would wait for the last.
+-- The current snapshot is captured once. Each statement below has a newer one of its own, and pg_visible_in_snapshot holds them to the captured one.
+-- A window gets its positions at once: in parts, each part would read it again, and newer events would wait for the last part.
 create function pawl.sequence_events(
   p_limit integer default 20000,
   out outcome text,
@@ -178,7 +178,7 @@ begin
   sequenced := 0;
   select c.system_id, c.timeline into v_system_id, v_timeline from pawl.cluster() c;
 
-  -- A look without a lock comes first: locking the row takes a transaction id and a flush, fifty times a second for nothing.
+  -- First a read without a lock: locking the row takes a transaction id and a flush, fifty times a second for nothing.
   select s.* into strict v_row from pawl.sequencer s where s.tenant = '' order by s.n desc limit 1;
   head := v_row.position;
   generation := v_row.generation;
@@ -190,7 +190,7 @@ begin
   v_ended := array(select x from pg_snapshot_xip(v_row.snapshot) x where pg_visible_in_snapshot(x, v_current));
   if not exists (select from pawl.event e where e.xid >= pg_snapshot_xmax(v_row.snapshot) and e.xid < pg_snapshot_xmax(v_current))
     and (cardinality(v_ended) = 0 or not exists (select from pawl.event e where e.xid = any (v_ended)))
-    -- Once a second the window moves past transactions that are still open, or each look would read their unfinished rows again.
+    -- Once a second the window moves past transactions that are still open, or each tick would read their unfinished rows again.
     and (v_row.ticked_at > pawl.now() - interval '1 second'
       or not exists (select from pg_snapshot_xip(v_current) x where x >= pg_snapshot_xmax(v_row.snapshot)))
   then
@@ -203,7 +203,7 @@ begin
     outcome := 'busy';
     return;
   end if;
-  -- A position is seen by others only after this transaction's commit, and with this only after its flush.
+  -- Others see a position only after this transaction's commit, and with this setting only after its flush.
   perform pawl.set_durability('durable');
   if v_row.system_id <> v_system_id then
     outcome := 'foreign';
@@ -222,7 +222,7 @@ begin
   with fresh as materialized (
     select w.xid, w.seq, w.created_at, w.channel, row_number() over (order by w.seq, w.xid) as n
     from (
-      -- Numbered outside of the limit: so the sort keeps as many as may be, however many the window has.
+      -- Numbered outside of the limit, so the sort keeps at most p_limit + 1 rows of any window.
       select w.xid, w.seq, w.created_at, w.channel
       from (
         select e.xid, e.seq, e.created_at, e.channel
@@ -236,7 +236,7 @@ begin
       ) w
       where pg_visible_in_snapshot(w.xid, v_current)
         and (w.seq > v_row.rebased_seq or w.xid <= v_row.rebased_xid)
-        -- Not by a join: the planner would hash the window for it.
+        -- Not a join: the planner would hash the window.
         and (v_known_xids is null or (w.xid, w.seq) not in (select k.xid, k.seq from unnest(v_known_xids, v_known_seqs) k(xid, seq)))
       order by w.seq, w.xid
       limit p_limit::bigint + 1
@@ -285,7 +285,7 @@ begin
 end
 $$;
 
--- Of the events of a window that may be from before a rebase, those that the log has. The pages of their time are read once for all of them.
+-- Of the events of a window that may be from before a rebase, those that have a position. The pages of their time are read once for all of them.
 create function pawl.known_positions(p_from xid8, p_to xid8, p_ended xid8[], p_rebased_seq bigint, out xids xid8[], out seqs bigint[])
 language sql stable set search_path = pg_catalog, pg_temp set enable_hashjoin = on as $$
   with old as materialized (
@@ -312,8 +312,8 @@ language sql stable set search_path = pg_catalog, pg_temp set enable_hashjoin = 
   join old o on o.xid = k.xid and o.seq = k.seq
 $$;
 
--- After a restore into another cluster the transaction ids of old events mean nothing here. One statement gives every visible event that has
--- no position its position, by seq, and starts again from that very statement's snapshot. It reads every event that is kept, once.
+-- After a restore into another cluster the transaction ids of old events mean nothing. One statement gives every visible event without a position
+-- its position, by seq, and the log continues from the snapshot of that statement. It reads every kept event once.
 create function pawl.rebase_events(out sequenced integer, out head bigint, out generation integer)
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -328,12 +328,12 @@ declare
 begin
   sequenced := 0;
   select c.system_id, c.timeline into v_system_id, v_timeline from pawl.cluster() c;
-  -- In this order: a transaction with a higher id than this one draws numbers above the last one. Unless this one has its id already.
+  -- In this order: a transaction with a higher id than this one draws numbers above the last one. Not if this one has its id already.
   if pg_current_xact_id_if_assigned() is null then
     select q.last_value - (not q.is_called)::integer into v_last_seq from pawl.event_seq q;
     v_first_xid := pg_current_xact_id();
   end if;
-  -- It may take minutes: whoever comes meanwhile is told by a null head, and goes on with something else.
+  -- It may take minutes: a second caller gets a null head and does not wait.
   select s.* into v_row from pawl.sequencer s where s.tenant = '' for update skip locked;
   if not found then
     return;
@@ -344,7 +344,7 @@ begin
     return;
   end if;
   perform pawl.set_durability('durable');
-  -- Everything is read once; an index would be the long way.
+  -- Everything is read once: index scans would be slower.
   perform set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true), set_config('plan_cache_mode', 'auto', true);
   select greatest(v_row.position, max(p.last_position)) into v_row.position from pawl.log_page p where p.tenant = '';
 
@@ -368,7 +368,7 @@ begin
     order by 1
   )
   select count(*), pg_current_snapshot(), (
-      -- Visible, and not so by its id: that is another cluster's.
+      -- Visible, but not by its transaction id: that is another cluster's.
       select max(e.seq)
       from pawl.event e
       where e.xid <> pg_current_xact_id()
@@ -377,12 +377,12 @@ begin
   into sequenced, v_snapshot, v_foreign_seq
   from fresh f;
 
-  -- A copy that left the sequence behind would give numbers out again.
+  -- A copy without the sequence's value would draw numbers a second time.
   select greatest(max(e.seq), q.last_value) into v_top_seq from pawl.event e right join pawl.event_seq q on true group by q.last_value;
   if v_top_seq > (select q.last_value from pawl.event_seq q) then
     perform setval('pawl.event_seq', v_top_seq);
   end if;
-  -- Then the numbers of this cluster do not tell its events from those of another, and the log is asked for each.
+  -- Then seq does not separate the events of this cluster from those of another, and each is looked up in the log.
   if v_first_xid is null or v_foreign_seq > v_last_seq then
     v_last_seq := v_top_seq;
     v_first_xid := '9223372036854775807';
@@ -401,9 +401,9 @@ begin
 end
 $$;
 
--- Drops a partition that retention has detached, and says whether all of it could go. An event that was committed while the partition was
--- being detached was overlooked by the sequencer, or got a position behind those that retention had looked at. Such a one goes back into
--- the table first, under its own names, and the next tick looks for every event without a position, as after a restore.
+-- Drops a partition that retention has detached; false: not all of it could be dropped. The sequencer missed an event that was committed during the
+-- detach, or gave it a position after those that retention had checked. Such an event is inserted into the table again, with its id and seq, and the
+-- next tick searches for every event without a position, as after a restore.
 create function pawl.drop_detached_events(p_name text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = on set enable_hashjoin = on as $$
 declare
@@ -432,12 +432,12 @@ begin
   if (select c.relispartition from pg_class c where c.oid = to_regclass(format('pawl.%I', p_name))) then
     return false;
   end if;
-  -- Counted, because for an EXISTS the planner would look for the first one event by event.
+  -- Counted, because for an EXISTS the planner would probe event by event.
   execute format('select count(*) > 0 %s', v_late) into v_has_late;
   if v_has_late then
     -- Before the table, as a tick takes them.
     update pawl.sequencer s set system_id = 0 where s.tenant = '';
-    -- The partition's days may be nobody's by now.
+    -- No partition may cover these days any more.
     perform pawl.extend_day_partitions('event');
     execute format('insert into pawl.event (xid, seq, created_at, id, tenant, channel, aggregatetype, aggregateid, type, payload, headers)
       select e.xid, e.seq, e.created_at, e.id, e.tenant, e.channel, e.aggregatetype, e.aggregateid, e.type, e.payload, e.headers %s', v_late);
@@ -456,7 +456,7 @@ return ((get_byte(sha256(convert_to(p_tenant || chr(31) || p_key, 'UTF8')), 0) <
 create function pawl.note_sleeping_readers() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  -- One at a time: else one that wakes up could clear what another has set and not yet committed.
+  -- One at a time: otherwise a reader that wakes up could clear a flag that another has set and not yet committed.
   perform pg_advisory_xact_lock(x'70617765'::integer, 0);
   perform setval('pawl.reader_sleeps', 1, exists (select from pawl.sleeper s where s.tenant = '' and s.queue = 'pawl.events'));
   return null;
@@ -467,7 +467,7 @@ create trigger sleeping_reader_added after insert on pawl.sleeper
 create trigger sleeping_reader_gone after delete on pawl.sleeper
   for each row when (old.queue = 'pawl.events') execute function pawl.note_sleeping_readers();
 
--- Says what is wrong with an event that is refused.
+-- Raises the reason why an event is refused.
 create function pawl.raise_bad_event(p_tenant text, p_channel text, p_aggregatetype text, p_aggregateid text, p_type text, p_payload jsonb, p_headers jsonb)
 returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -483,8 +483,8 @@ begin
 end
 $$;
 
--- Appends one event and answers its id, transaction and number in one text, which costs the caller less than a row. p_wake false: for a
--- transaction that is to be prepared, which cannot notify.
+-- Appends one event and returns its id, transaction and number in one string, which costs the caller less than a row. p_wake false: for a
+-- transaction that will be prepared, which cannot notify.
 create function pawl.append_event(
   p_tenant text,
   p_channel text,
@@ -520,7 +520,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   -- The numbers are drawn below the insert itself, and the transaction must have its id before.
   perform pg_current_xact_id(), pawl.assert_no_fold();
-  -- Checked in the same pass: to take the array apart twice would cost a fifth more.
+  -- Checked in the same pass: to parse the array twice would cost a fifth more.
   return query
     insert into pawl.event as n (seq, tenant, channel, aggregatetype, aggregateid, type, payload, headers)
     select nextval('pawl.event_seq'), p_tenant, coalesce(e.channel, 'default'), e.aggregatetype, e.aggregateid, e.type, coalesce(e.payload, 'null'),
@@ -603,8 +603,8 @@ begin
 end
 $$;
 
--- Removes what the events of one key say; their ids, order and positions stay. With p_types, p_like, p_from and p_to only those events of these
--- types whose payload contains p_like, appended in that time: the days before and after it are not read. Returns how many events it emptied.
+-- Removes payload and headers of the events of one key; their ids, order and positions stay. With p_types, p_like, p_from and p_to only events of these
+-- types whose payload contains p_like, appended in that time: other days are not read. Returns the number of events.
 create function pawl.erase_events(
   p_tenant text,
   p_aggregatetype text,
@@ -661,7 +661,7 @@ create table pawl.inbox (
 );
 create index inbox_expiry on pawl.inbox (expires_at);
 comment on table pawl.inbox is
-  'Events of outside sources that were taken in, so that each is taken in once; forgotten after expires_at, if their source has moved on from position.';
+  'Ids of outside events that were ingested, so that each is appended once; forgotten after expires_at, if their source has moved on from position.';
 
 create table pawl.inbox_source (
   tenant text collate "C" not null default '',
@@ -670,12 +670,12 @@ create table pawl.inbox_source (
   moved_at timestamptz not null default pawl.now(),
   primary key (tenant, source)
 ) with (fillfactor = 50);
-comment on table pawl.inbox_source is 'How far each outside source was read. It moves in the transaction that takes its events in.';
+comment on table pawl.inbox_source is 'How far each outside source was read. It moves in the transaction that appends its events.';
 
--- Takes in what one source said at one position: a JSON array as for append_events, each with the source's own id in event_id. Two that
--- take in from one source wait for each other at its row. Everything below the source's position was taken in before and is not taken
--- in again, even if its id is forgotten; at the position ids decide, so that several calls may bring the events of one source
--- transaction. p_after is the position that the source says came before: if we never saw it, something is missing.
+-- Appends the events of one source at one position: a JSON array as for append_events, each with the source's own id in event_id. Two calls for one
+-- source wait for each other at its row. Events below the source's position were ingested before and are ignored, even if their ids are forgotten; at
+-- the position ids decide, so several calls may send the events of one source transaction. p_after is the position before this one, according to the
+-- source: if it was never ingested, events are missing.
 create function pawl.ingest_events(
   p_tenant text,
   p_source text,
@@ -703,7 +703,7 @@ begin
       hint = 'source: 1 to 200 characters, id: 1 to 500';
   end if;
   if p_position is not null then
-    -- The row is made if need be, so that there is one to hold; its first position says that nothing was read.
+    -- The row is created if there is none, so that there is one to lock; its first position says that nothing was read.
     insert into pawl.inbox_source (tenant, source, position)
     values (p_tenant, p_source, coalesce(p_after, p_position - 1))
     on conflict do nothing;
@@ -719,7 +719,7 @@ begin
     end if;
   end if;
 
-  -- In order of the id, so that two that bring the same ones in another order do not wait for each other in a circle.
+  -- In order of the id, so that two calls with the same ids in different orders do not deadlock.
   with given as materialized (
     select distinct on (e.value ->> 'event_id') e.value, e.n
     from jsonb_array_elements(p_events) with ordinality e(value, n)
@@ -752,8 +752,8 @@ begin
 end
 $$;
 
--- Whether rows of the coming p_days, or of before, are in the open-ended last partition of a table that is partitioned by days. One of later
--- comes from a clock that was ahead, and waits there for its day.
+-- Whether the open-ended last partition of a table that is partitioned by days has rows of the coming p_days, or of earlier ones. A later row is
+-- from a clock that was ahead, and stays there until its day.
 create function pawl.is_last_day_used(p_table text, p_days integer default 7) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -765,8 +765,8 @@ begin
 end
 $$;
 
--- Whether a table that is partitioned by days lacks room: fewer than p_days - 3 days ahead, rows in its open-ended last partition, or days
--- before the first one that is kept without a place.
+-- Whether a table that is partitioned by days needs partitions: fewer than p_days - 3 days ahead, rows in its open-ended last partition, or days
+-- between the open-ended first one and the first kept day.
 create function pawl.lacks_days(p_table text, p_days integer) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -777,10 +777,10 @@ begin
 end
 $$;
 
--- Makes room ahead in a table that is partitioned by days, and says whether there was anything to do. One transaction: the open-ended
--- partitions are detached, get their new bounds and are attached again, so an insert finds a partition at every moment. If nobody made room
--- for longer than the days ahead, the last one keeps its rows and becomes an ordinary one of several days. It needs the whole
--- table for an instant, waits for it at most 200 ms, and otherwise fails with 55P03: the open-ended partition serves until the next time.
+-- Creates the partitions of the coming days; false: there was nothing to do. One transaction: the open-ended partitions are detached, get their new
+-- bounds and are attached again, so an insert finds a partition at every moment. After a pause of more than p_days the last one keeps its rows
+-- and becomes an ordinary partition of several days. It locks the whole table for an instant, waits for that at most 200 ms, and otherwise fails with
+-- 55P03: rows go to the open-ended partition until the next run.
 create function pawl.extend_day_partitions(p_table text, p_days integer default 7) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -800,7 +800,7 @@ begin
   end if;
   perform set_config('lock_timeout', '200ms', true);
   execute format('lock table only pawl.%I in access exclusive mode', p_table);
-  -- Nobody can insert now, and somebody else may have made room meanwhile.
+  -- No insert can run now, and another session may have done it since the first check.
   if not pawl.lacks_days(p_table, p_days) then
     return false;
   end if;
@@ -812,7 +812,7 @@ begin
   execute format('alter table pawl.%I detach partition pawl.%I', p_table, v_last);
   execute format('select (max(%1$I) at time zone ''UTC'')::date + 1 from pawl.%2$I where %1$I < %3$L', v_column, v_last,
     v_ahead::timestamp at time zone 'UTC') into v_used_to;
-  -- Days that are past need no partition each.
+  -- Past days need no partition each.
   v_used_to := greatest(v_used_to, case when v_until < v_today then v_today end);
   if v_used_to is null then
     perform pawl.add_day_partitions(p_table, v_until, v_ahead - v_until);
@@ -823,7 +823,7 @@ begin
   v_used := p_table || '_' || to_char(v_until, 'YYYYMMDD');
   execute format('alter table pawl.%I rename to %I', v_last, v_used);
   perform pawl.add_day_partitions(p_table, v_used_to, greatest(1, v_ahead - v_used_to));
-  -- Rows of a clock that was ahead would keep this partition open until their time.
+  -- Rows from a clock that was ahead would keep this partition open until their time.
   select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into v_columns
   from pg_attribute a
   where a.attrelid = format('pawl.%I', p_table)::regclass

@@ -26,6 +26,8 @@ create table pawl.cursor (
   holder integer,
   state text collate "C" not null default 'running',
   reason text,
+  stopped_at timestamptz,
+  is_tripped boolean not null default false,
   hold_at bigint,
   hold_until timestamptz,
   max_lag interval,
@@ -44,6 +46,8 @@ comment on table pawl.cursor is
 comment on column pawl.cursor.holder is 'The incarnation (pawl.worker.id) that holds it; the lease ends when that row says so.';
 comment on column pawl.cursor.is_live is
   'As pawl.projection.live_generation says. In this row too, because its lock is what a handler holds while it writes to tables that a switch renames.';
+comment on column pawl.cursor.stopped_at is 'When it came to its state. Null: it runs.';
+comment on column pawl.cursor.is_tripped is 'Its breaker paused it, not a person.';
 comment on column pawl.cursor.resumed_at is 'When a person last resumed it: keys that were parked before do not count for its breaker.';
 comment on column pawl.cursor.hold_at is
   'It does not move beyond this position before hold_until: two generations are about to be compared. At 0 no refresh begins either.';
@@ -157,6 +161,7 @@ create table pawl.dirty (
   due_at timestamptz not null default pawl.now(),
   attempts integer not null default 0,
   last_error text,
+  reason text,
   parked_at timestamptz,
   primary key (tenant, id)
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
@@ -188,4 +193,53 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   group by k.tenant, k.name, k.generation, k.shard, k.key_tenant, k.key, k.state, k.parked_at
   order by 8
   limit 1000
+$$;
+
+-- Alerts that the rows of projections, reactions and sinks show: cursors that are latched or stale, generations that a breaker paused, and parked keys and
+-- entities. p_tenant null: of all tenants. Of each projection 1,000 parked keys are read.
+create function pawl.cursor_alerts(p_tenant text)
+returns table (tenant text, code text, subject text, message text, count bigint, first_at timestamptz, last_at timestamptz)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select c.tenant, case c.state when 'latched' then 'cursor.latched' else 'cursor.stale' end,
+    format('%s generation %s shard %s', c.name, c.generation, c.shard), c.reason, 1::bigint, coalesce(c.stopped_at, c.created_at),
+    coalesce(c.stopped_at, c.created_at)
+  from pawl.cursor c
+  where c.state in ('latched', 'stale')
+    and (p_tenant is null or c.tenant = p_tenant)
+  union all
+  select c.tenant, 'projection.breaker', c.name, max(c.reason), 1::bigint, min(c.stopped_at), max(c.stopped_at)
+  from pawl.cursor c
+  where c.state = 'paused'
+    and c.is_tripped
+    and (p_tenant is null or c.tenant = p_tenant)
+  group by c.tenant, c.name
+  union all
+  select p.tenant, 'projection.parked', p.name, (array_agg(w.reason order by w.parked_at desc))[1], count(*), min(w.parked_at), max(w.parked_at)
+  from pawl.projection p
+  cross join lateral (
+    select k.reason, k.parked_at
+    from pawl.parked_key k
+    where k.tenant = p.tenant
+      and k.name = p.name
+    union all
+    select min(d.reason), min(d.parked_at)
+    from pawl.cursor c
+    cross join lateral (
+      select m.entity, m.reason, m.parked_at
+      from pawl.dirty m
+      where m.tenant = c.tenant
+        and m.name = c.name
+        and m.generation = c.generation
+        and m.due_at = 'infinity'
+      limit 1000
+    ) d
+    where c.tenant = p.tenant
+      and c.name = p.name
+      and c.shard = 0
+    group by c.generation, d.entity
+    limit 1000
+  ) w
+  where p_tenant is null
+    or p.tenant = p_tenant
+  group by p.tenant, p.name
 $$;

@@ -300,4 +300,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   union all
   select j.tenant, j.code, j.subject, split_part(j.message, E'\n', 1), j.count, j.first_at, j.last_at
   from pawl.job_alerts(p_tenant) j
+  union all
+  select c.tenant, c.code, c.subject, split_part(c.message, E'\n', 1), c.count, c.first_at, c.last_at
+  from pawl.cursor_alerts(p_tenant) c
 $$;

@@ -1,4 +1,4 @@
-// Append: one statement in the caller's transaction, or a transaction of our own. The event is there if and only if that transaction commits.
+// Append: one statement in the caller's transaction, or a transaction of our own. The event exists if and only if that transaction commits.
 
 import type { Config } from '../config.ts'
 import { type Db, dbOf } from '../db/db.ts'
@@ -15,9 +15,9 @@ import type { NewEvent } from './types.ts'
 const appendOneStatement = statement(import.meta.url, 'append-event', 'any')
 const appendManyStatement = statement(import.meta.url, 'append-events', 'any')
 
-const knownFields = new Set(['type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
+export const eventFields = new Set(['type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
 const chunkRows = 1000
-/** A chunk is one JSON array, which the server bounds to 256 MB and Node to 512 M characters. */
+/** A chunk is one JSON array: at most 256 MB in the server, and 512 M characters in Node. */
 const chunkChars = 8_000_000
 const headersBytesMax = 65_536
 
@@ -38,7 +38,7 @@ export interface Appended {
 export interface AppendCore {
   readonly config: Config
   readonly pool: Pool
-  /** Readers of this process need not wait for a notification. */
+  /** Wakes the readers of this process before the notification arrives. */
   readonly onAppended: () => void
 }
 
@@ -68,7 +68,7 @@ export async function append(
   return toAppended(answers)
 }
 
-/** A call without its transaction inside a handler would not commit with it, and could wait for the pool that the handler occupies. */
+/** A call inside a handler but outside its transaction would not commit with it, and could wait for the pool that the handler occupies. */
 export function assertOutsideTx(verb: string, fix = 'Pass { tx }.'): void {
   const held = txHandler()
   if (held === undefined) return
@@ -86,7 +86,7 @@ async function appendIn(core: AppendCore, tx: Db, calls: Iterable<Call>): Promis
   return toAppended(answers)
 }
 
-/** One statement is a transaction already; more of them, or another durability, get one around them. */
+/** One statement is a transaction by itself; several of them, or another durability, need one around them. */
 async function appendOwn(core: AppendCore, count: number, calls: () => Iterable<Call>): Promise<Answer[]> {
   const { config, pool } = core
   const { durability, database } = config
@@ -113,8 +113,8 @@ function textsAt(config: Config, event: NewEvent, index: number | undefined): Ev
   }
 }
 
-/** The parts of an event as they are stored, or a PAWL_INVALID_PAYLOAD that says what is wrong. */
-export function eventTexts(config: Config, event: NewEvent, known: ReadonlySet<string> = knownFields): EventTexts {
+/** The parts of an event as they are stored. Throws PAWL_INVALID_PAYLOAD. */
+export function eventTexts(config: Config, event: NewEvent, known: ReadonlySet<string> = eventFields): EventTexts {
   assertKnown('an event', event, known)
   assertName('type', event.type, 200)
   assertName('aggregateType', event.aggregateType, 200)
@@ -132,7 +132,7 @@ export function eventTexts(config: Config, event: NewEvent, known: ReadonlySet<s
 
 function assertName(field: string, value: unknown, charsMax: number): void {
   if (typeof value !== 'string') throw invalid(`The event's ${field}`, '', `must be a string, got ${shown(value)}`)
-  // Characters, as the server counts them, and not halves of surrogate pairs.
+  // The server counts characters, not UTF-16 units.
   if (value.length < 1 || (value.length > charsMax && [...value].length > charsMax))
     throw invalid(`The event's ${field}`, '', `must have 1 to ${charsMax} characters, got ${[...value].length}`)
   if (value.includes('\u0000') || !value.isWellFormed())

@@ -1,9 +1,9 @@
-// The proof that the log lost nothing: every position from the first that is kept to the head has its event, and every event that became
-// visible before the last tick has one position.
+// The proof that the log lost nothing: every position from the first kept one to the head has its event, and every event that became visible
+// before the last tick has one position.
 
 import type { Config } from '../config.ts'
 import { statement } from '../db/statement.ts'
-import { onLongConnection } from './long-connection.ts'
+import { callOnLongConnection } from './long-connection.ts'
 
 const auditStatement = statement(import.meta.url, 'audit-pages')
 
@@ -13,7 +13,7 @@ export interface LogAudit {
   /** The first position that is kept. */
   readonly first: number
   readonly positions: number
-  /** Where pages do not follow each other. */
+  /** The number of gaps and overlaps between pages. */
   readonly breaks: number
   readonly positionsWithoutEvent: number
   readonly firstWithoutEvent: number | undefined
@@ -32,9 +32,9 @@ interface Row {
   readonly repeated: string
 }
 
-/** Reads everything that is kept, once: about two seconds per million events. */
+/** Reads every kept event once: about two seconds per million. */
 export async function auditLog(config: Config): Promise<LogAudit> {
-  const [row] = await onLongConnection(config, 'audit', (connection) => connection.run<Row>(auditStatement))
+  const [row] = await callOnLongConnection(config, 'audit', (connection) => connection.run<Row>(auditStatement))
   const faults = {
     breaks: Number(row!.breaks),
     positionsWithoutEvent: Number(row!.positions_without_event),

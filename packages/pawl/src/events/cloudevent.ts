@@ -1,4 +1,4 @@
-// An event of the log as a CloudEvent 1.0, for whatever speaks that.
+// An event of the log as a CloudEvent 1.0.
 
 import type { LogEvent } from './types.ts'
 

@@ -1,21 +1,20 @@
-// Erasure: what the events of one key say is removed, with a note of who did it and why. Their ids, order and positions stay, so no reader
-// has to know.
+// Erasure: removes payload and headers of one key's events, with a row in pawl.audit. Ids, order and positions stay, so readers need no special case.
 
 import type { Config } from '../config.ts'
 import { type Db, dbOf } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { type InTx, ownTx, reason, required, resolve, type TableOf, text } from '../kernel/options.ts'
 import { assertOutsideTx } from './append.ts'
-import { onLongConnection } from './long-connection.ts'
+import { callOnLongConnection } from './long-connection.ts'
 
 const eraseStatement = statement(import.meta.url, 'erase')
 
 export interface EraseOptions extends InTx {
   readonly aggregateType: string
   readonly key: string
-  /** Why; kept in pawl.audit. */
+  /** Stored in pawl.audit. */
   readonly reason: string
-  /** Who; kept in pawl.audit. */
+  /** The acting person or program, stored in pawl.audit. */
   readonly by?: string
 }
 
@@ -36,5 +35,5 @@ export async function erase(config: Config, tenant: string, options: EraseOption
   }
   if (tx !== undefined) return run(dbOf(tx))
   assertOutsideTx('erase')
-  return onLongConnection(config, 'erase', run)
+  return callOnLongConnection(config, 'erase', run)
 }

@@ -1,4 +1,4 @@
-// The verbs of the event log. Those that write take an optional transaction of the caller's.
+// The verbs of the event log. append, ingest and erase take an optional transaction of the caller's.
 
 import { callIn } from '../db/calls.ts'
 import { statement } from '../db/statement.ts'
@@ -11,7 +11,7 @@ import { auditLog, type LogAudit } from './audit.ts'
 import { type EraseOptions, erase } from './erase.ts'
 import { type HoldBack, whoHoldsBack } from './hold-back.ts'
 import { type Ingested, type IngestOptions, ingest, type OutsideEvent } from './ingest.ts'
-import { onLongConnection } from './long-connection.ts'
+import { callOnLongConnection } from './long-connection.ts'
 import { keepTable } from './maintenance.ts'
 import { type Retained, retain } from './retention.ts'
 import type { NewEvent } from './types.ts'
@@ -19,12 +19,12 @@ import type { NewEvent } from './types.ts'
 const lagStatement = statement(import.meta.url, 'lag')
 
 export interface LogLag {
-  /** The last position that was given. */
+  /** The last position. */
   readonly head: number
   readonly generation: number
   /** Events up to here may have been removed. */
   readonly removedUntil: number
-  /** Committed events without a position yet, at most 10,000. They have one as soon as a runner ticks. */
+  /** Committed events without a position yet, counted up to 10,000. The next tick of a worker gives them one. */
   readonly waiting: number
   /** How long ago the oldest of them was appended. */
   readonly oldestMs: number | undefined
@@ -40,7 +40,7 @@ interface LagRow {
   readonly ticked_at: Date
 }
 
-/** What one tenant may do with the log: `pawl.for('acme').events` cannot name another's events. */
+/** The verbs of one tenant: `pawl.for('acme').events` cannot name another tenant's events. */
 export class TenantEvents {
   protected readonly core: AppendCore
   readonly #given: string | undefined
@@ -54,29 +54,29 @@ export class TenantEvents {
     return this.#given ?? currentTenant()
   }
 
-  /** Appends one event, or many in order. With `tx` they are there if and only if your transaction commits. */
+  /** Appends one event, or many in order. With `tx` they exist if and only if your transaction commits. */
   append(events: NewEvent | readonly NewEvent[], options: AppendEventOptions = {}): Promise<Appended> {
     return callIn(options?.tx, async () => append(this.core, this.#tenant, listOf(events), options))
   }
 
-  /** Takes in events of an outside source, each once, and moves the source's position in the same transaction. */
+  /** Appends events of an outside source, each once, and moves the source's position in the same transaction. */
   ingest(events: OutsideEvent | readonly OutsideEvent[], options: IngestOptions): Promise<Ingested> {
     return callIn(options?.tx, async () => ingest(this.core, this.#tenant, listOf(events), options))
   }
 
-  /** Removes what the events of one key say. Ids, order and positions stay; pawl.audit says who did it and why. */
+  /** Removes payload and headers of the events of one key. Ids, order and positions stay; pawl.audit has the person and the reason. */
   async erase(options: EraseOptions): Promise<{ erased: number }> {
     return erase(this.core.config, this.#tenant, options)
   }
 }
 
-/** The event log: `pawl.events`. It appends for the tenant of the job whose handler calls it, else for the empty one, and looks at the whole. */
+/** The event log: `pawl.events`. It appends for the tenant of the job whose handler calls it, else for the empty one; its other verbs span all tenants. */
 export class EventLog extends TenantEvents {
   constructor(core: AppendCore) {
     super(core, undefined)
   }
 
-  /** Proves that the log has every event once. It reads everything that is kept. */
+  /** Proves that the log has every event once. It reads every kept event. */
   async audit(): Promise<LogAudit> {
     return auditLog(this.core.config)
   }
@@ -87,7 +87,7 @@ export class EventLog extends TenantEvents {
     return retryingCall(() => whoHoldsBack(this.core.pool, keepDays))
   }
 
-  /** Where the log stands, and what waits for a position. */
+  /** The position of the log, and the events that wait for one. */
   async lag(): Promise<LogLag> {
     const [row] = await read<LagRow>(this.core.pool, lagStatement)
     return {
@@ -100,10 +100,10 @@ export class EventLog extends TenantEvents {
     }
   }
 
-  /** Removes days of events that are old enough and that nobody needs. Runners do it by themselves; call it where there are none. */
+  /** Removes days of events that are old enough and that no reader needs. Workers do it by themselves; call it where none runs. */
   async retain(options: { keepDays?: number } = {}): Promise<Retained> {
     const keepDays = days('retain', options)
-    return onLongConnection(this.core.config, 'event maintenance', async (connection) => {
+    return callOnLongConnection(this.core.config, 'event maintenance', async (connection) => {
       await extendPartitions(connection)
       return retain(connection, { keepDays })
     })

@@ -1,4 +1,4 @@
-// Who holds back what: everything that delays delivery or keeps events from being removed, each with its name and the statement that ends it.
+// Everything that delays delivery or prevents the removal of events, each with its name and the statement that ends it.
 
 import type { Db } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
@@ -10,12 +10,12 @@ const slotsStatement = statement(import.meta.url, 'hold-slots')
 
 export interface HoldBack {
   readonly what: 'transaction' | 'prepared transaction' | 'cursor' | 'parked key' | 'replication slot'
-  /** 'delivery': events reach readers later. 'retention': events, or the server's log, cannot be removed. */
+  /** 'delivery': events reach readers later. 'retention': events, or the server's WAL, cannot be removed. */
   readonly delays: 'delivery' | 'retention'
   readonly name: string
   readonly since: Date | null
   readonly detail: string
-  /** What it costs on disk beyond the days that are kept. Unknown: undefined. */
+  /** Its cost on disk, beyond the days that are kept anyway. Undefined: unknown. */
   readonly bytes: number | undefined
   /** The statement or call that ends it. */
   readonly endWith: string
@@ -59,7 +59,7 @@ export async function whoHoldsBack(db: Db, keepDays: number): Promise<HoldBack[]
   const bytesAfter = (position: number) =>
     old.filter(({ until }) => Number(until) > position).reduce((sum, { bytes }) => sum + Number(bytes), 0)
   return [
-    // Whoever only reads delays nobody but a removal.
+    // A transaction that only reads delays nothing but a removal.
     ...transactions.filter((row) => !row.is_reader || old.length > 0).map(ofTransaction),
     ...cursors.map((row) => ofCursor(row, bytesAfter(Number(row.position)))),
     ...slots.map(ofSlot),

@@ -1,4 +1,4 @@
-// The inbox: events of an outside source, each taken in once, with the source's position moved in the same transaction.
+// The inbox: events of an outside source, each appended once, with the source's position moved in the same transaction.
 
 import { classify, unavailable } from '../db/classify.ts'
 import { type Db, dbOf } from '../db/db.ts'
@@ -17,29 +17,29 @@ import {
   wake as wakeOption,
 } from '../kernel/options.ts'
 import { answerLost, retrying } from '../kernel/retry.ts'
-import { type AppendCore, assertOutsideTx, charsOf, type EventTexts, eventsJson, eventTexts } from './append.ts'
+import { type AppendCore, assertOutsideTx, charsOf, type EventTexts, eventFields, eventsJson, eventTexts } from './append.ts'
 import type { NewEvent } from './types.ts'
 
 const ingestStatement = statement(import.meta.url, 'ingest', 'any')
 
-const knownFields = new Set(['id', 'type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
+const knownFields = new Set(['id', ...eventFields])
 const eventsMax = 10_000
-/** The server takes them apart as one JSON of at most 256 MB; a character may take three bytes. */
+/** The server parses them as one JSON of at most 256 MB, and a character may take three bytes. */
 const charsMax = 64_000_000
 
 export interface OutsideEvent<Data = unknown> extends NewEvent<Data> {
-  /** The source's own id of the event: the same one is taken in once. 1 to 500 characters. */
+  /** The source's own id of the event: one id is appended once. 1 to 500 characters. */
   readonly id: string
 }
 
 export interface IngestOptions extends InTxWaking {
-  /** Where the events come from, such as 'chain:main'. 1 to 200 characters. */
+  /** The name of the source, such as 'chain:main'. 1 to 200 characters. */
   readonly source: string
-  /** Where in the source they stand: a block, an offset, a sequence number. It moves forward in the same transaction. */
+  /** The position of the events in the source: a block, an offset, a sequence number. It moves forward in the same transaction. */
   readonly position?: number | bigint
-  /** The position that the source says came before this one. If that was never taken in, something is missing: PAWL_SOURCE_GAP. */
+  /** The position before this one, according to the source. If it was never ingested, events are missing: PAWL_SOURCE_GAP. */
   readonly after?: number | bigint
-  /** How long ids are remembered, if the source has moved on. What lies below its position is refused even when its id is forgotten. Default 30d. */
+  /** How long ids are kept after the source has moved on. Events below its position are repeats even when their ids are gone. Default 30d. */
   readonly remember?: number | string
 }
 
@@ -64,11 +64,11 @@ function isPlace(given: unknown): boolean {
 }
 
 export interface Ingested {
-  /** 'replayed': all of it had been taken in before. */
+  /** 'replayed': every event was ingested before. */
   readonly outcome: 'ingested' | 'replayed'
   readonly ingested: number
   readonly repeated: number
-  /** Where the source stands now; undefined for a source without positions. */
+  /** The position of the source now; undefined for a source without positions. */
   readonly position: bigint | undefined
 }
 
@@ -105,7 +105,7 @@ export async function ingest(
   const run = async (db: Db) => (await db.run<Row>(ingestStatement, values))[0]!
   if (tx !== undefined) return toIngested(await run(dbOf(tx)), options)
   assertOutsideTx('ingest')
-  // Repeating it is harmless: that is what the inbox is for.
+  // Safe to repeat: the inbox refuses an id that it has.
   const row = await retrying(() => run(core.pool)).catch((error: unknown) => {
     throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
   })

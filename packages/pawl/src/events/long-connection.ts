@@ -1,27 +1,29 @@
-// For acts that read everything that is kept: no limit of time, and the planner may read tables from end to end.
+// Connections for work that reads everything that is kept: statements without a time limit, and plans that may scan whole tables.
 
 import type { Config } from '../config.ts'
 import { unavailable } from '../db/classify.ts'
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 
 const hourMs = 3_600_000
-
-export function longConnection(database: DatabaseOptions, purpose: string, watch?: StatementWatch): Connection {
-  const settings = ['statement_timeout=0', 'enable_seqscan=on', 'enable_hashjoin=on', 'enable_mergejoin=on']
-  return new Connection({ ...database, queryTimeoutMs: hourMs }, purpose, { settings, watch })
-}
+const settings = ['statement_timeout=0', 'enable_seqscan=on', 'enable_hashjoin=on', 'enable_mergejoin=on']
 
 export async function onLongConnection<T>(
-  config: Config,
+  database: DatabaseOptions,
   purpose: string,
   work: (connection: Connection) => Promise<T>,
+  watch?: StatementWatch,
 ): Promise<T> {
-  const connection = longConnection(config.direct, purpose)
+  const connection = new Connection({ ...database, queryTimeoutMs: hourMs }, purpose, { settings, watch })
   try {
     return await work(connection)
-  } catch (error) {
-    throw unavailable(error)
   } finally {
     await connection.close()
   }
+}
+
+/** The same for a call of the application. */
+export function callOnLongConnection<T>({ direct }: Config, purpose: string, work: (db: Connection) => Promise<T>): Promise<T> {
+  return onLongConnection(direct, purpose, work).catch((error: unknown) => {
+    throw unavailable(error)
+  })
 }

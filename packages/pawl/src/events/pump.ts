@@ -1,27 +1,24 @@
-// Gives positions to new events and tells the loops how far the log goes. Every runner does it, as often as there is a reason: a
-// notification, an append in this process, or the poll, which is the truth.
+// Gives positions to new events and passes the head of the log to the loops. Every worker ticks after a notification, after an append in its
+// process, and at each poll: the poll is what correctness needs, the others save time.
 
-import type { Config } from '../config.ts'
-import { Connection, type StatementWatch } from '../db/driver.ts'
+import { Connection } from '../db/driver.ts'
 import type { LoopWatch } from '../kernel/alerts.ts'
+import type { Process } from '../kernel/process.ts'
 import { Service, Sleep } from '../kernel/service.ts'
 import type { FreshEvents } from './read-log.ts'
 import { sequence } from './sequence.ts'
 
-/** The queue that sleeping readers of the log are listed under. */
+/** The queue name under which a sleeping reader of the log is listed. */
 const sleepQueue = 'pawl.events'
-/** Somebody else gives positions just now; what they are is known in a moment. */
+/** Another process ticks; its positions are there in a moment. */
 const busyMs = 5
-/** Without notifications the poll is this quick after an event, and slows down. */
+/** Without notifications the poll interval after an event; it grows while none comes. */
 const quickMs = 20
 const unlistenedMs = 200
 
 export interface PumpOptions {
-  readonly config: Config
-  readonly watch: StatementWatch
+  readonly process: Pick<Process, 'config' | 'failures' | 'isListening' | 'id'>
   readonly pollMs: number
-  readonly isListening: () => boolean
-  readonly worker: () => number | undefined
   /** The log has grown. */
   readonly onHead: (fresh: FreshEvents | undefined) => void
   readonly signal: AbortSignal
@@ -37,14 +34,14 @@ export class Pump {
   #idleMs = quickMs
 
   constructor(options: PumpOptions) {
-    const { config, watch, signal, loop } = options
+    const { process, pollMs, signal, loop } = options
     this.#options = options
-    this.#connection = new Connection(config.database, 'sequencer', { watch })
+    this.#connection = new Connection(process.config.database, 'sequencer', { watch: process.failures })
     this.#sleep = new Sleep(this.#connection, {
       queues: [sleepQueue],
-      canListen: config.hasSession,
-      isListening: options.isListening,
-      pollMs: options.pollMs,
+      canListen: process.config.hasSession,
+      isListening: () => process.isListening,
+      pollMs,
     })
     this.#service = new Service({ round: () => this.#tick(), signal, loop })
   }
@@ -53,7 +50,7 @@ export class Pump {
     this.#service.wake()
   }
 
-  /** Another incarnation: the old one's sleep flag is gone. */
+  /** After a change of incarnation: the sleep flag of the old one is gone. */
   reset(): void {
     this.#sleep.reset()
   }
@@ -63,27 +60,29 @@ export class Pump {
     await this.#connection.close()
   }
 
-  /** Returns how long to wait before the next. */
+  /** Returns the milliseconds until the next tick. */
   async #tick(): Promise<number> {
-    const tick = await sequence(this.#connection, this.#options.config.direct)
+    const { process, pollMs, onHead } = this.#options
+    const { direct, hasSession } = process.config
+    const tick = await sequence(this.#connection, direct)
     const isNew = tick.head !== this.#head
     if (isNew) {
       this.#head = tick.head
-      this.#options.onHead(tick.fresh)
+      onHead(tick.fresh)
     }
     if (tick.outcome === 'busy') return busyMs
-    const worker = this.#options.worker()
+    const worker = process.id
     if (isNew) this.#idleMs = quickMs
     if (worker === undefined) return quickMs
     if (isNew) {
       await this.#sleep.worked(worker, tick.sequenced)
-      if (!this.#options.config.hasSession) return quickMs
-      // An event that this tick did not see brings a notification of its own.
-      return this.#sleep.isRelied(worker) ? this.#options.pollMs : 0
+      if (!hasSession) return quickMs
+      // An event that this tick missed sends its own notification.
+      return this.#sleep.isRelied(worker) ? pollMs : 0
     }
     const idleMs = await this.#sleep.idle(worker)
-    if (this.#options.config.hasSession) return idleMs
-    this.#idleMs = Math.min(this.#idleMs * 1.5, unlistenedMs, this.#options.pollMs)
+    if (hasSession) return idleMs
+    this.#idleMs = Math.min(this.#idleMs * 1.5, unlistenedMs, pollMs)
     return this.#idleMs
   }
 }

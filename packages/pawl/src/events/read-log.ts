@@ -1,4 +1,4 @@
-// Reading the log. One statement reads pages and joins their events; the log is dense, so a hole is a fault that is told and not a silence.
+// Reads the log. One statement reads pages and joins their events; the log is dense, so a missing position is an error, never skipped.
 
 import type { Db } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
@@ -7,28 +7,28 @@ import type { LogEvent } from './types.ts'
 
 const readStatement = statement(import.meta.url, 'read-log')
 
-/** Keys are spread over so many buckets; a shard is a range of them. */
+/** The number of buckets that keys are spread over; a shard is a range of them. */
 export const buckets = 1024
-/** A filtered reader looks this far at once. What it passes without a match costs it little. */
+/** The number of positions that a filtered reader scans at once. Those without a match cost it little. */
 const filteredScan = 5000
 
 export interface ReadLogOptions {
-  /** The position up to which everything is known: 0 for all. */
+  /** Read from the position after this one; 0: from the first. */
   readonly after: number
   readonly limit: number
   readonly channel?: string | undefined
   readonly tenant?: string | undefined
-  /** Of `of` shards the one with this index, from 0. */
+  /** The shard with this index, from 0, of `of` shards. */
   readonly shard?: { readonly index: number; readonly of: number } | undefined
 }
 
 export interface LogRead {
   readonly events: LogEvent[]
-  /** The last position that was given. */
+  /** The last position. */
   readonly head: number
   /** The log's generation now. */
   readonly generation: number
-  /** Up to here everything was looked at, also where nothing matched. Go on from here. */
+  /** Everything up to here was scanned, also where nothing matched: the `after` of the next read. */
   readonly next: number
   /** The size of the events as they were sent. */
   readonly chars: number
@@ -82,7 +82,7 @@ export async function readLog(connection: Db, options: ReadLogOptions): Promise<
   }
 }
 
-/** The events that came with the answer of a tick: every one from `after` to `head`. */
+/** The events that came with the answer of a tick: all from `after` to `head`. */
 export interface FreshEvents {
   readonly after: number
   readonly head: number
@@ -114,7 +114,7 @@ export function freshEvents(json: string, head: number, generation: number): Fre
   return { after: head - events.length, head, generation, events }
 }
 
-/** What a read of the log would have found in them; undefined: they do not begin where it does, or are too many. */
+/** The answer that a read of the log would give; undefined: they do not begin after `options.after`, or exceed its limit. */
 export function readFresh({ after, head, generation, events }: FreshEvents, options: ReadLogOptions): LogRead | undefined {
   const { channel, tenant, shard } = options
   if (options.after !== after) return undefined
@@ -126,29 +126,19 @@ export function readFresh({ after, head, generation, events }: FreshEvents, opti
   return matching.length > options.limit ? undefined : { events: matching, head, generation, next: head, chars: 0 }
 }
 
-/** The buckets of a shard, both ends included. Every bucket belongs to one shard, whatever the number of them. */
+/** The buckets of a shard, both ends included. Every bucket belongs to one shard, for any number of shards. */
 export function bucketRange({ index, of }: { readonly index: number; readonly of: number }): { from: number; to: number } {
   return { from: Math.floor((index * buckets) / of), to: Math.floor(((index + 1) * buckets) / of) - 1 }
 }
 
 function eventsOf(row: Row): LogEvent[] {
   if (row.positions === null) return []
-  const [generations, xids, ids, times] = [row.generations, row.xids, row.ids, row.times].map((words) => words.split(' ')) as [
-    string[],
-    string[],
-    string[],
-    string[],
-  ]
-  const [tenants, channels, aggregateTypes, keys, types] = [
-    row.tenants,
-    row.channels,
-    row.aggregate_types,
-    row.keys,
-    row.types,
-  ].map((list) => JSON.parse(list) as string[]) as [string[], string[], string[], string[], string[]]
+  const [generations, xids, ids, times] = [words(row.generations), words(row.xids), words(row.ids), words(row.times)]
+  const [tenants, channels, keys] = [strings(row.tenants), strings(row.channels), strings(row.keys)]
+  const [aggregateTypes, types] = [strings(row.aggregate_types), strings(row.types)]
   const data = JSON.parse(row.payloads) as unknown[]
   const headers = JSON.parse(row.headers) as (Record<string, unknown> | null)[]
-  return row.positions.split(' ').map((word, n) => {
+  return words(row.positions).map((word, n) => {
     const position = Number(word)
     if (ids[n] === '-') throw gap(position - 1, position)
     return {
@@ -166,6 +156,14 @@ function eventsOf(row: Row): LogEvent[] {
       xid: xids[n]!,
     }
   })
+}
+
+function words(column: string): string[] {
+  return column.split(' ')
+}
+
+function strings(column: string): string[] {
+  return JSON.parse(column) as string[]
 }
 
 function gap(after: number, until: number): PawlError {

@@ -1,5 +1,5 @@
-// Retention: days of events go when they are old enough, every event in them has its position, every cursor is past them and no parked key
-// waits for one of them. Oldest first, and it stops at the first that is held, so that the log is never broken in the middle.
+// Retention: a day of events is removed when it is old enough, each of its events has a position, every cursor is past it and no parked key
+// needs one of them. Oldest first, up to the first that is held, so that the log never has a gap in the middle.
 
 import type { Db } from '../db/db.ts'
 import type { Connection } from '../db/driver.ts'
@@ -33,9 +33,9 @@ export interface OldPartition {
 }
 
 export interface Retained {
-  /** Partitions that went. */
+  /** The partitions that were removed. */
   readonly removed: string[]
-  /** The oldest partition that is old enough and stays, and why. */
+  /** The oldest partition that is old enough and was not removed, and why. */
   readonly held: { readonly partition: string; readonly by: string } | undefined
 }
 
@@ -43,7 +43,7 @@ export function oldPartitions(db: Db, keepDays: number): Promise<OldPartition[]>
   return db.run<OldPartition>(retentionStatement, { keep_days: keepDays })
 }
 
-/** Who keeps this partition, or undefined. */
+/** What holds this partition; undefined: nothing does. */
 export function holderOf(partition: OldPartition): string | undefined {
   if (partition.is_detaching) return undefined
   if (partition.writer !== null) return `an open transaction that wrote to it (${partition.writer})`
@@ -52,13 +52,13 @@ export function holderOf(partition: OldPartition): string | undefined {
   return partition.parked === null ? undefined : `parked key ${partition.parked}`
 }
 
-/** On a connection that may read tables from end to end. */
+/** Needs a connection whose plans may scan whole tables. */
 export async function retain(connection: Connection, options: { readonly keepDays: number }): Promise<Retained> {
   const retained = await removeDays(connection, options.keepDays)
   const { removed, held } = retained
   if (held === undefined) await connection.run(resolveAlert, { code: 'event.retention', subject: 'event' })
   else await connection.run(heldStatement, { held: heldText(held) })
-  // The bounds of the open-ended first partition follow at once, so that an event of the past has a place too.
+  // The open-ended first partition gets its new bound at once, so that an event with an old created_at has a partition.
   if (removed.length > 0) await extendPartitions(connection)
   while ((await removedBy(connection, trimPagesStatement)) === chunkRows);
   while ((await removedBy(connection, pruneInboxStatement)) === chunkRows);
@@ -67,7 +67,7 @@ export async function retain(connection: Connection, options: { readonly keepDay
 
 async function removeDays(connection: Connection, keepDays: number): Promise<Retained> {
   const removed: string[] = []
-  // Partitions that an earlier run detached and did not come to drop.
+  // Partitions that an earlier run detached and did not drop.
   for (const { name } of await connection.run<{ name: string }>(leftoversStatement)) {
     const by = await dropDetached(connection, name)
     if (by !== undefined) return { removed, held: { partition: name, by } }
@@ -81,10 +81,10 @@ async function removeDays(connection: Connection, keepDays: number): Promise<Ret
   return { removed, held: undefined }
 }
 
-/** Gives who keeps it after all, or undefined when it is gone. */
+/** Returns what holds it after all; undefined: it is removed. */
 async function remove(connection: Connection, partition: OldPartition): Promise<string | undefined> {
   const { name, is_detaching: isDetaching, until } = partition
-  // One that is being detached was noted by whoever looked at it and began.
+  // For one that is being detached the run that began it has noted this.
   if (!isDetaching) await connection.run(noteRemovedStatement, { until })
   if (probe.on) await probe.hit('events.retain.before', partition)
   if (partition.is_first) {

@@ -1,29 +1,29 @@
-// The sequencer's tick. Any process may run it, as often as it likes: whoever has the row works, the others are told so and go on.
+// The sequencer's tick. Any process may run it at any time: the one that locks the row works, the others get 'busy' and continue.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Db } from '../db/db.ts'
-import type { DatabaseOptions } from '../db/driver.ts'
+import type { Connection, DatabaseOptions } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { probe } from '../kernel/probe.ts'
-import { longConnection } from './long-connection.ts'
+import { onLongConnection } from './long-connection.ts'
 import { type FreshEvents, freshEvents } from './read-log.ts'
 
 const rebaseStatement = statement(import.meta.url, 'rebase')
 const sequenceStatement = statement(import.meta.url, 'sequence')
 
-/** A tick of so many events takes about a tenth of a second. More of them get their positions at once, without a limit of time. */
+/** A tick of this size takes about 0.1 s. A larger window runs on a connection without a statement timeout. */
 const tickEventsMax = 20_000
 const rebasePollMs = 200
 
 export interface Tick {
-  /** 'busy': somebody else is at it. */
+  /** 'busy': another process ticks. */
   readonly outcome: 'sequenced' | 'idle' | 'busy' | 'rebased'
-  /** How many events got a position. */
+  /** The number of events that got a position. */
   readonly sequenced: number
-  /** The last position that was given, as far as this tick knows. */
+  /** The last position, as far as this tick knows. */
   readonly head: number
   readonly generation: number
-  /** What got a position, where that is little. */
+  /** The events that got a position, if they are few. */
   readonly fresh?: FreshEvents | undefined
 }
 
@@ -36,19 +36,23 @@ interface Row {
 }
 
 /**
- * Gives positions to what became visible. `connection` must be able to write; `database` is used when there is more than a tick may take, and when
- * the cluster is another one.
+ * Gives a position to each event that became visible. `connection` must be able to write; `database` is used for a window that is too large for one
+ * tick, and after a move to another cluster.
  */
 export async function sequence(connection: Db, database: DatabaseOptions, options: { eventsMax?: number } = {}): Promise<Tick> {
   if (probe.on) await probe.hit('events.sequence.before')
   const row = await tick(connection, options.eventsMax ?? tickEventsMax)
-  if (row.outcome === 'foreign')
-    return rebase(database, { outcome: 'busy', sequenced: 0, head: Number(row.head), generation: row.generation })
-  const { outcome, sequenced, generation, ...rest } = row.outcome === 'large' ? await sequenceAll(database) : row
-  const head = Number(rest.head)
-  const fresh = rest.events === null ? undefined : freshEvents(rest.events, head, generation)
+  if (row.outcome === 'foreign') {
+    const busy: Tick = { outcome: 'busy', sequenced: 0, head: Number(row.head), generation: row.generation }
+    return onLongConnection(database, 'rebase', (long) => rebase(long, busy))
+  }
+  const isLarge = row.outcome === 'large'
+  const ticked = isLarge ? await onLongConnection(database, 'sequencer', (long) => tick(long, null)) : row
+  const { outcome, sequenced, generation, events } = ticked
+  const head = Number(ticked.head)
+  const fresh = events === null ? undefined : freshEvents(events, head, generation)
   if (probe.on) await probe.hit('events.sequence.after', row)
-  // Another process may have met the same, or rebases.
+  // Another process is at the same large tick, or rebases.
   return { outcome: outcome === 'large' || outcome === 'foreign' ? 'busy' : outcome, sequenced, head, generation, fresh }
 }
 
@@ -57,28 +61,12 @@ async function tick(connection: Db, limit: number | null): Promise<Row> {
   return row!
 }
 
-async function sequenceAll(database: DatabaseOptions): Promise<Row> {
-  const connection = longConnection(database, 'sequencer')
-  try {
-    return await tick(connection, null)
-  } finally {
-    await connection.close()
-  }
-}
-
-/** It reads every event that is kept, so while somebody is at it nobody asks again at once. */
-async function rebase(database: DatabaseOptions, busy: Tick): Promise<Tick> {
-  const connection = longConnection(database, 'rebase')
-  try {
-    const [row] = await connection.run<{ sequenced: number; head: string | null; generation: number }>(rebaseStatement)
-    if (probe.on) await probe.hit('events.rebase.after', row)
-    const { sequenced, head, generation } = row!
-    if (head === null) {
-      await sleep(rebasePollMs)
-      return busy
-    }
-    return { outcome: 'rebased', sequenced, head: Number(head), generation }
-  } finally {
-    await connection.close()
-  }
+/** A rebase reads every event that is kept, so a process that finds one in progress waits before it asks again. */
+async function rebase(connection: Connection, busy: Tick): Promise<Tick> {
+  const [row] = await connection.run<{ sequenced: number; head: string | null; generation: number }>(rebaseStatement)
+  if (probe.on) await probe.hit('events.rebase.after', row)
+  const { sequenced, head, generation } = row!
+  if (head !== null) return { outcome: 'rebased', sequenced, head: Number(head), generation }
+  await sleep(rebasePollMs)
+  return busy
 }

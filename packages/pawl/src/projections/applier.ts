@@ -11,7 +11,7 @@ import { monotonicMs } from '../kernel/clock.ts'
 import { solitude } from '../kernel/handler.ts'
 import { probe } from '../kernel/probe.ts'
 import { type HeldCursor, type Place, placeOf } from './cursor.ts'
-import type { Defined, DefinedLog, DefinedState } from './definition.ts'
+import { type Defined, type DefinedLog, type DefinedState, idOf } from './definition.ts'
 import { type FencedEnd, type HandlerContext, messageOf, runFenced } from './fenced.ts'
 import type { Host } from './part.ts'
 
@@ -114,7 +114,7 @@ export class Applier {
   async #handle(events: readonly LogEvent[], tx: Transaction, context: HandlerContext): Promise<void> {
     const definition = this.#definition
     if (events.length === 0) return
-    if (definition.kind === 'state') return this.#feed(definition, events, tx)
+    if (definition.kind === 'state') return markDirty(tx, definition, marksOf(definition, events))
     if (definition.batch !== undefined) {
       await definition.batch(events, tx, context)
       return
@@ -125,24 +125,6 @@ export class Applier {
       if (answer !== undefined) await (answer as Promise<unknown>)
       if (probe.on) await probe.hit('projections.event.handled', event)
     }
-  }
-
-  /** One row per entity and transaction, with the positions that changed it: who waits for one of them waits for this row. */
-  async #feed(
-    { tenant, name, generation, entitiesOf }: DefinedState,
-    events: readonly LogEvent[],
-    tx: Transaction,
-  ): Promise<void> {
-    const marks = events.flatMap((event) => entitiesOf(event).map((entity) => ({ entity, position: event.position })))
-    if (marks.length === 0) return
-    await tx.run(feedStatement, {
-      tenant,
-      name,
-      generation,
-      entities: textsLiteral(marks.map(({ entity }) => entity)),
-      positions: numbersLiteral(marks.map(({ position }) => position)),
-      delay_ms: 0,
-    })
   }
 
   async #skippedAmong(tx: Transaction, events: readonly LogEvent[]): Promise<Set<string>> {
@@ -187,7 +169,7 @@ export class Applier {
   async replay(): Promise<'replayed' | 'nothing' | 'refused'> {
     if (!this.hasParked || monotonicMs() < this.#replayAtMs) return 'nothing'
     // Before the poll: a notification during it causes the next one.
-    this.#replayAtMs = monotonicMs() + this.#host.idleLookMs()
+    this.#replayAtMs = monotonicMs() + this.#host.idlePollMs
     let hasReplayed = false
     for (const next of await nextUnparking(this.#host, this.#cursor)) {
       const end = await solitude.run(() => this.#replayNext(next))
@@ -268,7 +250,7 @@ export async function nextUnparking(host: Host, cursor: HeldCursor): Promise<Nex
 
 export async function parkedEvent(host: Host, next: NextParked): Promise<LogEvent | undefined> {
   if (next.position === null) return undefined
-  const { events } = await readLog(host.reader, { after: Number(next.position) - 1, limit: 1 })
+  const { events } = await readLog(host.engine, { after: Number(next.position) - 1, limit: 1 })
   return events[0]
 }
 
@@ -282,7 +264,7 @@ export async function tryParked(host: Host, cursor: HeldCursor, event: LogEvent 
     key: event.key,
     position: event.position,
   })
-  if (row === undefined || row.crashes < cursor.definition.crashes) return undefined
+  if (row === undefined || row.crashes < cursor.definition.retry.crashes) return undefined
   return `the process died ${row.crashes} times.`
 }
 
@@ -290,8 +272,30 @@ export async function tryParked(host: Host, cursor: HeldCursor, event: LogEvent 
  * The breaker: a deploy that cannot apply its events would park key after key; after so many within a while the generation is paused. What is
  * counted are rows, so a process that dies before this leaves it to the next parking.
  */
-export async function tripBreaker(host: Host, { tenant, name, generation, breaker }: Defined): Promise<void> {
-  const values = { tenant, name, generation, keys: breaker.keys, within_ms: breaker.within }
+export async function tripBreaker(host: Host, definition: Defined): Promise<void> {
+  const { name, generation, breaker } = definition
+  const values = { ...idOf(definition), keys: breaker.keys, within_ms: breaker.within }
   const [row] = await host.engine.run<{ reason: string }>(parkedStatements.tripBreaker, values)
   if (row !== undefined) host.config.logger.error({ name, generation, reason: row.reason }, 'the breaker paused a projection')
+}
+
+interface Mark {
+  readonly entity: string
+  /** 0: no event waits for it. */
+  readonly position: number
+}
+
+function marksOf({ entitiesOf }: DefinedState, events: readonly LogEvent[]): Mark[] {
+  return events.flatMap((event) => entitiesOf(event).map((entity) => ({ entity, position: event.position })))
+}
+
+/** One row per entity and transaction, with the positions that changed it: `seen` of one of them waits for this row. */
+export async function markDirty(tx: Transaction, definition: Defined, marks: readonly Mark[], delay_ms = 0): Promise<void> {
+  if (marks.length === 0) return
+  await tx.run(feedStatement, {
+    ...idOf(definition),
+    entities: textsLiteral(marks.map(({ entity }) => entity)),
+    positions: numbersLiteral(marks.map(({ position }) => position)),
+    delay_ms,
+  })
 }

@@ -10,7 +10,7 @@ import { type Parameter, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { type ReadLogOptions, readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
-import type { Defined } from './definition.ts'
+import { type Defined, idOf } from './definition.ts'
 import type { Host } from './part.ts'
 import type { CursorState } from './types.ts'
 
@@ -97,7 +97,7 @@ export class HeldCursor {
     this.shards = row.shards
     this.fence = row.fence
     this.crashes = row.crashes
-    this.isSuspect = row.is_tried && row.crashes >= definition.crashes
+    this.isSuspect = row.is_tried && row.crashes >= definition.retry.crashes
     this.#row = row
     this.place = placeIn(row)
     this.#diedAt = row.crashes > 0 ? this.place.position : undefined
@@ -131,12 +131,17 @@ export class HeldCursor {
 
   /** The parameters that name its row. */
   get key(): Readonly<Record<'tenant' | 'name' | 'generation' | 'shard', Parameter>> {
-    const { tenant, name, generation } = this.definition
-    return { tenant, name, generation, shard: this.shard }
+    return { ...idOf(this.definition), shard: this.shard }
   }
 
   get fencedKey(): Readonly<Record<'tenant' | 'name' | 'generation' | 'shard' | 'fence', Parameter>> {
     return { ...this.key, fence: this.fence }
+  }
+
+  /** What of the log it reads. */
+  get filter(): ReturnType<typeof filterOf> {
+    const { tenant, channel } = this.definition
+    return filterOf({ tenant, channel, shard: this.shard, shards: this.shards })
   }
 
   /** The parameters of a move to this place. */
@@ -210,14 +215,19 @@ export async function logBounds(db: Db): Promise<LogBounds> {
   return { before: Number(row!.before), head: Number(row!.head), generation: row!.generation }
 }
 
-/** What of the log a cursor reads. */
-export function filterOf(cursor: HeldCursor): Pick<ReadLogOptions, 'channel' | 'tenant' | 'shard'> {
-  const { channel, tenant } = cursor.definition
+interface Reads {
+  readonly tenant: string
+  readonly channel: string | null
+  readonly shard: number
+  readonly shards: number
+}
+
+/** What of the log a cursor reads. Those of the empty tenant span all. */
+export function filterOf({ tenant, channel, shard, shards }: Reads): Pick<ReadLogOptions, 'channel' | 'tenant' | 'shard'> {
   return {
-    ...(channel === null ? {} : { channel }),
-    // The cursors of the empty tenant span all.
-    ...(tenant === '' ? {} : { tenant }),
-    ...(cursor.shards === 1 ? {} : { shard: { index: cursor.shard, of: cursor.shards } }),
+    channel: channel ?? undefined,
+    tenant: tenant === '' ? undefined : tenant,
+    shard: shards === 1 ? undefined : { index: shard, of: shards },
   }
 }
 
@@ -227,7 +237,7 @@ export const passEvents = 20_000
 
 /** The place of this position: the event there, ours or not. None if the log is of another generation than what was read up to it. */
 export async function placeAt(host: Host, position: number, generation?: number): Promise<Place | undefined> {
-  const read = await readLog(host.reader, { after: position - 1, limit: 1 })
+  const read = await readLog(host.engine, { after: position - 1, limit: 1 })
   const [event] = read.events
   return event === undefined || (generation ?? read.generation) !== read.generation ? undefined : placeOf(event)
 }
@@ -241,7 +251,7 @@ export async function isLogOf(host: Host, cursor: HeldCursor): Promise<boolean> 
 
 async function whyAnotherLog(host: Host, { place }: HeldCursor): Promise<string | undefined> {
   const { position, eventId } = place
-  const { before, head } = await logBounds(host.reader)
+  const { before, head } = await logBounds(host.engine)
   if (position > head)
     return `The cursor is at position ${position}, but the log ends at ${head}: the log is older than the cursor.`
   if (position < before)

@@ -3,36 +3,27 @@
 import { isPawlError, NonRetryable } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import { check, type Resolved, refused, resolve } from '../kernel/options.ts'
-import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
+import { backoffMs, mayRetry } from '../kernel/retry.ts'
 import { assertTables } from './generations/tables.ts'
-import { type breakerTable, type cursorTable, logTable, projectionName, reactionTable, sinkTable, stateTable } from './options.ts'
+import { type cursorTable, logTable, projectionName, reactionTable, sinkTable, stateTable } from './options.ts'
 import type {
   EventHandler,
   LogProjectionOptions,
   ProjectionTable,
   ReactionOptions,
   SinkOptions,
-  StartFrom,
   StateProjectionOptions,
 } from './types.ts'
 
 /** Events whose entities are marked in one transaction. */
 const stateBatchMax = 500
 
-interface DefinedBase {
+/** Its options, filled in. */
+interface DefinedBase extends Omit<Resolved<typeof cursorTable>, 'channel'> {
   readonly tenant: string
   readonly name: string
   readonly generation: number
-  readonly shards: number
   readonly channel: string | null
-  readonly from: StartFrom
-  readonly timeoutMs: number
-  readonly maxLagMs: number | null
-  readonly attempts: number
-  readonly crashes: number
-  readonly backoff: Backoff
-  readonly when: ((error: unknown) => boolean) | undefined
-  readonly breaker: Resolved<typeof breakerTable>
   readonly tables: readonly ProjectionTable[]
   /** It writes its tables and nothing else: append and enqueue refuse its transaction, and a rebuild may repeat it. */
   readonly isPure: boolean
@@ -134,39 +125,21 @@ interface Generation {
 }
 
 function baseOf(tenant: string, name: string, options: Resolved<typeof cursorTable> & Generation, isPure: boolean): DefinedBase {
-  const { attempts, crashes, when, ...backoff } = options.retry
-  const { generation = 1, tables = [] } = options
+  const { channel = null, generation = 1, tables = [] } = options
   assertTables(name, tables)
-  return {
-    tenant,
-    name,
-    generation,
-    shards: options.shards,
-    channel: options.channel ?? null,
-    from: options.from,
-    timeoutMs: options.timeout,
-    maxLagMs: options.maxLag ?? null,
-    attempts,
-    crashes,
-    backoff,
-    when,
-    breaker: options.breaker,
-    tables,
-    isPure,
-  }
+  return { ...options, tenant, name, generation, channel, tables, isPure }
 }
 
 /** The delay before the next attempt, or undefined when there is none: the error is final or the attempts are used up. */
 export function retryDelayMs(
-  definition: Defined,
+  { retry }: Defined,
   failures: number,
   error: unknown,
   onHookError: (thrown: unknown) => void,
 ): number | undefined {
-  if (error instanceof NonRetryable || isPawlError(error, 'PAWL_ROWS_EXPECTED') || !mayRetry(definition, error, onHookError))
-    return undefined
-  if (failures >= definition.attempts) return undefined
-  return Math.max(1, backoffMs(definition.backoff, failures))
+  const isFinal = error instanceof NonRetryable || isPawlError(error, 'PAWL_ROWS_EXPECTED')
+  if (isFinal || !mayRetry(retry, error, onHookError) || failures >= retry.attempts) return undefined
+  return Math.max(1, backoffMs(retry, failures))
 }
 
 /** What its transactions say, for the server: the name of a projection, through which no event and no job is added. */
@@ -174,13 +147,18 @@ export function foldOf({ isPure, name }: Defined): string {
   return isPure ? name : ''
 }
 
+/** The parameters that name its rows. */
+export function idOf({ tenant, name, generation }: Defined): { tenant: string; name: string; generation: number } {
+  return { tenant, name, generation }
+}
+
 /** How a definition is named in a map: a process may define several generations of one projection. */
-export function definitionKey(definition: { tenant: string; name: string; generation: number }): string {
-  return JSON.stringify([definition.tenant, definition.name, definition.generation])
+export function definitionKey({ tenant, name, generation }: { tenant: string; name: string; generation: number }): string {
+  return JSON.stringify([tenant, name, generation])
 }
 
 /** How a worker's row says that its process can run it. */
-export function kindOf(definition: { tenant: string; name: string; generation: number }): string {
+export function kindOf(definition: Defined): string {
   return `${kindPrefix(definition)}${definition.generation}`
 }
 

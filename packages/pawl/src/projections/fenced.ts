@@ -43,7 +43,6 @@ export async function openTx({ pool, config: { durability, database } }: Host): 
 
 /** Rejects with PAWL_LEASE_LOST only. */
 export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork): Promise<FencedEnd> {
-  const { timeoutMs } = cursor.definition
   let tx: Transaction
   try {
     tx = await openTx(host)
@@ -53,7 +52,7 @@ export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork
   let error: unknown
   let isAnswered = false
   let isAbandoned = false
-  const leave = host.watch(cursor.definition.name, timeoutMs)
+  const leave = host.watch(cursor.definition.name, cursor.definition.timeout)
   try {
     if (probe.on) await probe.hit('projections.batch.before', cursor)
     const holding = caught(begin(host, cursor, work, tx))
@@ -93,7 +92,7 @@ export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork
 
 /** Rejects unless the compare-and-set met its row. Only our own statements: what goes wrong here is not the handler's failure. */
 async function begin(host: Host, cursor: HeldCursor, work: FencedWork, tx: Transaction): Promise<void> {
-  const settings = { idle_ms: String(host.idleMs(cursor.definition.timeoutMs)), fold: foldOf(cursor.definition) }
+  const settings = { idle_ms: String(host.idleMs(cursor.definition.timeout)), fold: foldOf(cursor.definition) }
   const moving =
     work.to === undefined
       ? tx.run<{ is_live: boolean }>(cursorStatements.stay, { ...cursor.fencedKey, ...settings })
@@ -169,44 +168,66 @@ export async function callHandler(
   tx: Transaction,
   handle: (context: HandlerContext) => Promise<void>,
 ): Promise<void> {
-  const { name, timeoutMs, isPure } = definition
+  const { name, timeout: timeoutMs, isPure } = definition
   tx.lend(host.reset, host.config.database.queryTimeoutMs + timeoutMs, isPure ? name : undefined)
   const context = new HandlerContext(definition, isLive)
   if (lost.aborted) throw lost.reason
-  let onLost!: () => void
-  const over = new Promise<never>((_resolve, reject) => {
-    const end = (reason: unknown) => {
-      context.abort(reason)
-      reject(reason)
-    }
-    context.timer = setTimeout(
-      () => end(new PawlError('PAWL_TIMED_OUT', `The handler of ${what} took longer than ${timeoutMs} ms.`)),
-      timeoutMs,
-    )
-    onLost = () => end(lost.reason)
-    lost.addEventListener('abort', onLost, { once: true })
-  })
+  const onLost = () => context.abort(lost.reason)
+  lost.addEventListener('abort', onLost, { once: true })
   try {
-    await Promise.race([runInsideTx(name, () => handle(context)), over])
+    await context.race(() => runInsideTx(name, () => handle(context)), what, timeoutMs)
   } finally {
-    clearTimeout(context.timer)
-    // A handler that goes on after its time must not set it again.
-    context.timer = undefined
     lost.removeEventListener('abort', onLost)
   }
 }
 
-/** What a handler gets besides its events and its transaction. */
-export class HandlerContext implements ProjectionContext {
-  readonly generation: number
-  readonly isLive: boolean
-  readonly #definition: Defined
+/** One call of a handler: its signal, and the wait for its end, which a timeout or a lost lease cuts short. */
+export class HandlerCall {
   #controller: AbortController | undefined
   #reason: unknown
+  #reject: ((reason: unknown) => void) | undefined
   /** Set while a handler may run. */
   timer: NodeJS.Timeout | undefined
 
+  /** Created on first use: most handlers do not use it. */
+  get signal(): AbortSignal {
+    this.#controller ??= new AbortController()
+    if (this.#reason !== undefined) this.#controller.abort(this.#reason)
+    return this.#controller.signal
+  }
+
+  abort(reason: unknown): void {
+    this.#reason = reason
+    this.#controller?.abort(reason)
+    this.#reject?.(reason)
+  }
+
+  async race(handle: () => PromiseLike<unknown>, what: string, timeoutMs: number): Promise<void> {
+    const over = new Promise<never>((_resolve, reject) => {
+      this.#reject = reject
+    })
+    this.timer = setTimeout(
+      () => this.abort(new PawlError('PAWL_TIMED_OUT', `The handler of ${what} took longer than ${timeoutMs} ms.`)),
+      timeoutMs,
+    )
+    try {
+      await Promise.race([handle(), over])
+    } finally {
+      clearTimeout(this.timer)
+      // A handler that continues after its timeout must not set it again.
+      this.timer = undefined
+    }
+  }
+}
+
+/** What a handler gets besides its events and its transaction. */
+export class HandlerContext extends HandlerCall implements ProjectionContext {
+  readonly generation: number
+  readonly isLive: boolean
+  readonly #definition: Defined
+
   constructor(definition: Defined, isLive: boolean) {
+    super()
     this.#definition = definition
     this.generation = definition.generation
     this.isLive = isLive
@@ -223,18 +244,6 @@ export class HandlerContext implements ProjectionContext {
       return tableOf(name, this.generation, this.isLive)
     }
   }
-
-  /** Made when it is asked for: most handlers do not. */
-  get signal(): AbortSignal {
-    this.#controller ??= new AbortController()
-    if (this.#reason !== undefined) this.#controller.abort(this.#reason)
-    return this.#controller.signal
-  }
-
-  abort(reason: unknown): void {
-    this.#reason = reason
-    this.#controller?.abort(reason)
-  }
 }
 
 /**
@@ -247,7 +256,7 @@ export async function whenUnlocked<T>(host: Host, stop: AbortSignal, work: (tx: 
       return await inOneTx(host, work)
     } catch (error) {
       if (!isConflict(error) || stop.aborted) throw error
-      host.onTrouble(error)
+      host.trouble(error)
       await sleep(engineBackoffMs(error, tried), undefined, { signal: stop }).catch(() => undefined)
     }
   }

@@ -1,7 +1,6 @@
 // Which cursors this process holds. When a worker came or went, and now and then, it looks for free ones, takes its share of each projection's shards, and gives back
 // what others want. A cursor that is lost is dropped; its loop has no way to write any more.
 
-import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import type { FreshEvents } from '../events/read-log.ts'
@@ -10,14 +9,14 @@ import { type Holder, leaseStatements } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
 import { Service } from '../kernel/service.ts'
 import { type AcquiredRow, cursorStatements, HeldCursor } from './cursor.ts'
-import { type Defined, kindOf } from './definition.ts'
+import { type Defined, idOf, kindOf } from './definition.ts'
+import { registerForgotten } from './generations/register.ts'
 import { LogLoop } from './log-loop.ts'
 import type { Host } from './part.ts'
 import { SinkLoop } from './sinks/sink-loop.ts'
 
 const lookStatement = statement(import.meta.url, 'look')
 const markStaleStatement = statement(import.meta.url, 'mark-stale')
-const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
 const choresEveryMs = 10_000
 
 /** The work of one held cursor. */
@@ -44,30 +43,20 @@ interface LookRow {
   readonly peers: number
 }
 
-export interface HoldsOptions {
-  readonly host: Host
-  readonly acquirer: Connection
-  readonly definitions: readonly Defined[]
-  readonly worker: () => Holder | undefined
-  /** Milliseconds between two looks for free cursors. */
-  readonly lookMs: () => number
-  /** Makes what was forgotten before this incarnation was opened. */
-  readonly confirm: () => Promise<void>
-}
-
 export class Holds {
-  readonly #options: HoldsOptions
+  readonly #definitions: readonly Defined[]
+  readonly #host: Host
   readonly #holds = new Set<Hold>()
-  readonly #looks: Service
+  readonly #polls: Service
   readonly #stop = new AbortController()
   #running: Promise<void> | undefined
   #choresMs = 0
   #confirmedFor: number | undefined
 
-  constructor(options: HoldsOptions) {
-    this.#options = options
-    const loop = options.host.loop('cursors')
-    this.#looks = new Service({ round: () => this.#lookOnce(), signal: this.#stop.signal, loop })
+  constructor(definitions: readonly Defined[], host: Host) {
+    this.#definitions = definitions
+    this.#host = host
+    this.#polls = new Service({ round: () => this.#poll(), signal: this.#stop.signal, loop: host.loop('cursors') })
   }
 
   list(): { name: string; generation: number; shard: number; fence: string }[] {
@@ -87,20 +76,16 @@ export class Holds {
   /** A person may have put one elsewhere, or let it go on. */
   changed(): void {
     for (const { loop } of this.#holds) loop.changed()
-    this.#looks.wake()
-  }
-
-  get size(): number {
-    return this.#holds.size
+    this.#polls.wake()
   }
 
   /** Something may be free. */
   look(): void {
-    this.#looks.wake()
+    this.#polls.wake()
   }
 
   run(): Promise<void> {
-    this.#running = this.#looks.run()
+    this.#running = this.#polls.run()
     return this.#running
   }
 
@@ -131,20 +116,22 @@ export class Holds {
       )
       loop.cursor.lose(reason)
     }
-    this.#looks.wake()
+    this.#polls.wake()
   }
 
-  async #lookOnce(): Promise<number> {
-    const worker = this.#options.worker()
-    if (worker !== undefined) await this.#lookFor(worker)
-    return this.#options.lookMs()
+  async #poll(): Promise<number> {
+    const { holder, pollMs } = this.#host
+    if (holder !== undefined) await this.#pollFor(holder)
+    return pollMs
   }
 
-  async #lookFor(worker: Holder): Promise<void> {
-    const { acquirer, definitions, confirm } = this.#options
-    if (this.#confirmedFor !== worker.id) await confirm()
+  async #pollFor(worker: Holder): Promise<void> {
+    const definitions = this.#definitions
+    const { claims, config, engine } = this.#host
+    // What was forgotten before this incarnation was opened is created again.
+    if (this.#confirmedFor !== worker.id) await registerForgotten(engine, config.database, definitions)
     this.#confirmedFor = worker.id
-    const rows = await acquirer.run<LookRow>(lookStatement, {
+    const rows = await claims.run<LookRow>(lookStatement, {
       worker: worker.id,
       fences: this.#fences(),
       tenants: textsLiteral(definitions.map(({ tenant }) => tenant)),
@@ -161,8 +148,7 @@ export class Holds {
     }
     if (monotonicMs() - this.#choresMs < choresEveryMs) return
     this.#choresMs = monotonicMs()
-    await acquirer.run(markStaleStatement, {})
-    await acquirer.run(resolveAlertsStatement, {})
+    await claims.run(markStaleStatement, {})
   }
 
   #fences(): string {
@@ -170,11 +156,9 @@ export class Holds {
   }
 
   async #acquire(definition: Defined, worker: Holder, limit: number): Promise<void> {
-    const { tenant, name, generation } = definition
-    const rows = await this.#options.acquirer.run<AcquiredRow>(cursorStatements.acquire, {
-      tenant,
-      name,
-      generation,
+    const { name, generation } = definition
+    const rows = await this.#host.claims.run<AcquiredRow>(cursorStatements.acquire, {
+      ...idOf(definition),
       worker: worker.id,
       nonce: worker.nonce,
       limit,
@@ -183,24 +167,24 @@ export class Holds {
     for (const row of rows) {
       const cursor = new HeldCursor(definition, worker.id, row)
       if (probe.on) await probe.hit('projections.acquired', cursor)
-      const { events } = this.#options.host
-      events.emit('cursor.acquired', { name, generation, shard: row.shard, fence: row.fence, crashes: row.crashes })
+      this.#host.events.emit('cursor.acquired', { name, generation, shard: row.shard, fence: row.fence, crashes: row.crashes })
       this.#hold(cursor)
     }
   }
 
   /** What is free and more than our share is for others; to them it is not free while it has our name on it. */
-  async #releaseStrays({ tenant, name, generation }: Defined, { id, nonce }: Holder): Promise<void> {
-    const fences = this.#fences()
-    await this.#options.acquirer.run(cursorStatements.releaseStrays, { tenant, name, generation, worker: id, nonce, fences })
+  async #releaseStrays(definition: Defined, { id, nonce }: Holder): Promise<void> {
+    const values = { ...idOf(definition), worker: id, nonce, fences: this.#fences() }
+    await this.#host.claims.run(cursorStatements.releaseStrays, values)
   }
 
   #hold(cursor: HeldCursor): void {
-    const { host } = this.#options
+    const host = this.#host
     const { definition } = cursor
     const loop = definition.kind === 'sink' ? new SinkLoop(cursor, definition, host) : new LogLoop(cursor, definition, host)
     const hold: Hold = { loop, ended: Promise.resolve().then(() => this.#runLoop(hold)) }
     this.#holds.add(hold)
+    host.cursors = this.#holds.size
     if (this.#stop.signal.aborted) loop.stop()
   }
 
@@ -219,6 +203,7 @@ export class Holds {
       await this.#ended(cursor, error)
     } finally {
       this.#holds.delete(hold)
+      this.#host.cursors = this.#holds.size
     }
   }
 
@@ -226,14 +211,14 @@ export class Holds {
     if (probe.on) await probe.hit('projections.release.before', cursor)
     // A process that stops claims nothing and has no next look; its handler's transaction may still be rolling back.
     const waits = this.#stop.signal.aborted
-    await this.#options.acquirer.run(cursorStatements.release, { ...cursor.fencedKey, waits })
+    await this.#host.claims.run(cursorStatements.release, { ...cursor.fencedKey, waits })
   }
 
   async #ended(cursor: HeldCursor, error: unknown): Promise<void> {
-    const { host } = this.#options
+    const host = this.#host
     const { name, generation } = cursor.definition
     // Nothing of its handler is left: the fence is still ours, and the cursor is for others.
-    if (isPawlError(error, 'PAWL_STOPPED')) return this.#release(cursor).catch((reason: unknown) => host.onTrouble(reason))
+    if (isPawlError(error, 'PAWL_STOPPED')) return this.#release(cursor).catch((reason: unknown) => host.trouble(reason))
     if (!isPawlError(error, 'PAWL_LEASE_LOST')) {
       // Its fence is forgotten with the hold, so the next look takes the cursor anew, or leaves it to another.
       host.config.logger.error({ name, generation, error: describeError(error) }, 'a cursor loop failed; restarting it')
@@ -246,10 +231,10 @@ export class Holds {
 
   /** A write under an old fence was refused: kept, outside the transaction that rolled back. */
   async #keepEvidence(cursor: HeldCursor, error: PawlError): Promise<void> {
-    const { host, acquirer } = this.#options
+    const host = this.#host
     const { tenant, name, generation } = cursor.definition
     host.events.emit('cursor.refused', { name, generation, shard: cursor.shard, fence: cursor.fence, what: 'move' })
-    await acquirer
+    await host.claims
       .run(leaseStatements.refuse, {
         what: 'cursor',
         holder: cursor.worker,
@@ -258,6 +243,6 @@ export class Holds {
         subjects: textsLiteral([`${cursor}`]),
         fences: numbersLiteral([cursor.fence]),
       })
-      .catch((reason: unknown) => host.onTrouble(reason))
+      .catch((reason: unknown) => host.trouble(reason))
   }
 }

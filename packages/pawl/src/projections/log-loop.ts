@@ -14,18 +14,8 @@ import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/service.ts'
 import { Applier } from './applier.ts'
-import {
-  cursorStatements,
-  filterOf,
-  type HeldCursor,
-  isLogOf,
-  latch,
-  passEvents,
-  passEveryMs,
-  placeAt,
-  placeOf,
-} from './cursor.ts'
-import { type DefinedLog, type DefinedState, retryDelayMs } from './definition.ts'
+import { cursorStatements, type HeldCursor, isLogOf, latch, passEvents, passEveryMs, placeAt, placeOf } from './cursor.ts'
+import type { DefinedLog, DefinedState } from './definition.ts'
 import { type FencedEnd, messageOf, whenUnlocked } from './fenced.ts'
 import type { Host } from './part.ts'
 
@@ -65,7 +55,7 @@ export class LogLoop {
     this.#host = host
     this.#loop = host.loop(`projection ${definition.name}`)
     this.#applier = new Applier(cursor, definition, host)
-    this.#pages = new Pages(cursor, definition.batchMax, host.reader)
+    this.#pages = new Pages(cursor, definition.batchMax, host.engine)
     this.#mode = this.#nextMode()
   }
 
@@ -116,8 +106,8 @@ export class LogLoop {
   }
 
   #waitMs(): number {
-    if (this.#mode === 'stopped') return this.#limit === Number.POSITIVE_INFINITY ? this.#host.idleLookMs() : heldPollMs
-    return Math.min(this.#applier.replayInMs, this.#pages.isAhead ? passEveryMs / 2 : this.#host.idleLookMs())
+    if (this.#mode === 'stopped') return this.#limit === Number.POSITIVE_INFINITY ? this.#host.idlePollMs : heldPollMs
+    return Math.min(this.#applier.replayInMs, this.#pages.isAhead ? passEveryMs / 2 : this.#host.idlePollMs)
   }
 
   async #begin(): Promise<void> {
@@ -222,10 +212,8 @@ export class LogLoop {
       this.#leave()
       return 'left'
     }
-    const retryInMs = retryDelayMs(this.#definition, row.attempts, error, this.#host.onTrouble)
-    const { name } = this.#definition
     const { key, position } = event
-    this.#host.failed(this.#definition, { name, key, position, attempt: row.attempts, error, retryInMs })
+    const retryInMs = this.#host.failed(this.#definition, { key, position, attempt: row.attempts, error })
     if (retryInMs === undefined) {
       const reason = `Event ${position} (${event.type}) failed ${row.attempts} time(s): ${messageOf(error)}`
       return this.#take(await this.#applier.park(event, { reason, error, attempts: row.attempts }))
@@ -235,7 +223,7 @@ export class LogLoop {
   }
 
   #isPollDue(): boolean {
-    return monotonicMs() - this.#askedMs >= this.#host.idleLookMs()
+    return monotonicMs() - this.#askedMs >= this.#host.idlePollMs
   }
 
   // ---- passing over what is not ours
@@ -368,7 +356,7 @@ class Pages {
   /** For a loop that waits: the next page, if it starts there. */
   offer(fresh: FreshEvents): void {
     const after = this.#after()
-    const page = readFresh(fresh, { after, limit: this.#limit, ...filterOf(this.#cursor) })
+    const page = readFresh(fresh, { after, limit: this.#limit, ...this.#cursor.filter })
     if (page !== undefined) this.#ahead = { after, read: Promise.resolve(page) }
   }
 
@@ -382,6 +370,6 @@ class Pages {
   }
 
   #read(after: number): Promise<LogRead> {
-    return readLog(this.#reader, { after, limit: this.#limit, ...filterOf(this.#cursor) })
+    return readLog(this.#reader, { after, limit: this.#limit, ...this.#cursor.filter })
   }
 }

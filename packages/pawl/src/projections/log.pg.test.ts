@@ -204,7 +204,9 @@ test('[P3] a handler that throws changes nothing until its key is parked', async
   expect((await pawl.projections.parked('both')).items).toMatchObject([
     { key: 'poison', state: 'parked', attempts: 3, events: 2, firstPosition: 3, reason: 'Event 3 (Poison) failed 3 time(s): no' },
   ])
-  expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'both' }])
+  expect(await pawl.alerts()).toMatchObject([
+    { code: 'projection.parked', subject: 'both', message: 'Event 3 (Poison) failed 3 time(s): no', count: 1 },
+  ])
 })
 
 test.each(['log', 'state'] as const)('a failing %s projection is logged once before its key is parked', async (kind) => {

@@ -4,9 +4,10 @@ import { unavailable } from '../db/classify.ts'
 import type { Db } from '../db/db.ts'
 import type { Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
-import { type LogBounds, logBounds } from './cursor.ts'
+import { filterOf, type LogBounds, logBounds } from './cursor.ts'
 import { kindPrefix } from './definition.ts'
 import { readProjection } from './generations/register.ts'
 import type { Act, CursorKind, ResumeFrom } from './types.ts'
@@ -44,15 +45,10 @@ export interface CursorInfo {
 const settings = "set local idle_in_transaction_session_timeout = '10s'"
 
 /** One transaction of ours on the callers' pool. PAWL_COMMIT_UNKNOWN: its commit had no answer. */
-export async function inTransaction<T>(
-  pool: Pool,
-  work: (tx: Db, query: (text: string) => Promise<unknown>) => Promise<T>,
-): Promise<T> {
-  try {
-    return await pool.transaction((tx) => work(tx, (text) => tx.query(text)), { settings })
-  } catch (error) {
+export function inTransaction<T>(pool: Pool, work: (tx: Transaction) => Promise<T>): Promise<T> {
+  return pool.transaction(work, { settings }).catch((error: unknown) => {
     throw unavailable(error)
-  }
+  })
 }
 
 export interface Target {
@@ -168,13 +164,8 @@ export async function skip(pool: Pool, target: Target, position: number, act: Ac
 async function skipNext(runs: Db, target: Target, position: number): Promise<void> {
   for (const cursor of await cursorsOf(runs, target)) {
     if (cursor.kind === 'sink') continue
-    const { events } = await readLog(runs, {
-      after: Number(cursor.position),
-      limit: 1,
-      channel: cursor.channel ?? undefined,
-      tenant: target.tenant === '' ? undefined : target.tenant,
-      shard: cursor.shards === 1 ? undefined : { index: cursor.shard, of: cursor.shards },
-    })
+    const filter = filterOf({ ...cursor, tenant: target.tenant })
+    const { events } = await readLog(runs, { after: Number(cursor.position), limit: 1, ...filter })
     const [event] = events
     if (event?.position !== position) continue
     const rows = await runs.run(statements.skipNext, {

@@ -179,6 +179,7 @@ test('a cursor beyond its maxLag becomes stale with an alert until resumed', asy
   expect(await pawl.alerts()).toMatchObject([{ code: 'cursor.stale', subject: 'p generation 1 shard 0' }])
   await db.query('update pawl.cursor set max_lag = null')
   await pawl.projections.resume('p', { reason: 'somebody is at it' })
+  expect(await pawl.alerts()).toEqual([])
   await caughtUp(db, 'p')
   expect(await positions(db)).toEqual([1])
 })

@@ -14,8 +14,8 @@ import { solitude } from '../kernel/handler.ts'
 import type { Holder } from '../kernel/lease.ts'
 import type { Part, Process } from '../kernel/process.ts'
 import type { Service } from '../kernel/service.ts'
-import type { Defined } from './definition.ts'
-import { register, registerForgotten } from './generations/register.ts'
+import { type Defined, retryDelayMs } from './definition.ts'
+import { register } from './generations/register.ts'
 import { Holds } from './holds.ts'
 import { Refreshers } from './refreshers.ts'
 import type { ProjectionEvents } from './types.ts'
@@ -25,37 +25,8 @@ const releasePatienceMs = 5000
 const troubleEveryMs = 60_000
 /** Without notifications it polls this often for free cursors and marks. */
 const deafPollMs = 250
-/** All idle cursors together ask once in four polls whether a person has put them elsewhere. */
-const idleLookPolls = 4
-
-/** What the loops of cursors share. */
-export interface Host {
-  readonly config: Config
-  /** Reads of the log. */
-  readonly reader: Connection
-  /** Short writes and look-ups under a fence. */
-  readonly engine: Connection
-  /** Handlers' transactions. */
-  readonly pool: Pool
-  /** Resets a session after a handler's transaction. */
-  readonly reset: string
-  /** The server ends a handler's transaction that idles for so long: a stopped process must not keep its cursor's row. */
-  readonly idleMs: (timeoutMs: number) => number
-  /** Tells the keeper thread that a handler runs: one that blocks this thread past its time gives up the process's lease. Returns what ends it. */
-  readonly watch: (name: string, timeoutMs: number) => () => void
-  readonly events: Events<ProjectionEvents>
-  readonly installation: () => string
-  /** How often an idle cursor asks whether a person has put it elsewhere; a notification comes too. */
-  readonly idleLookMs: () => number
-  /** Entities of a state projection became dirty. */
-  readonly onRefreshable: () => void
-  /** A handler failed. A failure that is retried is logged once a minute per definition: an endpoint that is away fails every key. */
-  readonly failed: (definition: Defined, failure: ProjectionEvents['projection.failed']) => void
-  readonly parked: (parked: ProjectionEvents['projection.parked']) => void
-  readonly loop: (name: string) => LoopWatch
-  /** What ends by itself, or is a user's own: a conflict, a hook that threw. */
-  readonly onTrouble: (error: unknown) => void
-}
+/** All idle cursors together ask once in four polls whether an operator has moved them. */
+const idleCursorPolls = 4
 
 export interface CursorsPartOptions {
   readonly process: Process
@@ -74,50 +45,28 @@ export class CursorsPart implements Part {
   readonly channels = ['pawl_events', 'pawl_cursors', 'pawl_workers']
   readonly #options: CursorsPartOptions
   readonly #process: Process
-  readonly #pool: Pool
   readonly #host: Host
   readonly #pump: Pump
   readonly #holds: Holds
   readonly #refreshers: Refreshers
   readonly #stop = new AbortController()
   readonly #offs: (() => void)[] = []
-  /** Loops whose last round failed. */
-  readonly #failing = new Set<string>()
-  /** Whose handlers run. */
-  readonly #handling = new Set<{ readonly name: string }>()
   #loops: Promise<unknown>[] = []
   #maintaining: Promise<unknown> | undefined
-  #aborted: readonly string[] = []
-  #troubleLoggedMs = Number.NEGATIVE_INFINITY
-  readonly #failureLoggedMs = new Map<Defined, number>()
+  /** After drain: what was aborted at the end of the grace. */
+  aborted: readonly string[] = []
 
   constructor(options: CursorsPartOptions) {
     const { process, definitions } = options
     this.#options = options
     this.#process = process
-    const { config } = process
-    this.#pool = process.handlers.part()
-    const host = this.#createHost()
+    const host = new Host(options, () => this.#refreshers.wake())
     this.#host = host
-    this.#holds = new Holds({
-      host,
-      acquirer: process.claims,
-      definitions,
-      worker: () => process.holder,
-      lookMs: () => this.#pollMs,
-      confirm: () => registerForgotten(process.engine, config.database, definitions),
-    })
-    this.#refreshers = new Refreshers(
-      definitions.filter((definition) => definition.kind === 'state'),
-      host,
-      () => this.#pollMs,
-    )
+    this.#holds = new Holds(definitions, host)
+    this.#refreshers = new Refreshers(definitions, host)
     this.#pump = new Pump({
-      config,
-      watch: process.failures,
+      process,
       pollMs: options.pollMs,
-      isListening: () => process.isListening,
-      worker: () => process.id,
       onHead: (fresh) => {
         this.#holds.wake(fresh)
         this.#refreshers.grown()
@@ -203,15 +152,10 @@ export class CursorsPart implements Part {
     const over = new Promise<void>((resolve) => graceOver.addEventListener('abort', () => resolve(), { once: true }))
     if (!graceOver.aborted) await Promise.race([ended, over])
     const reason = new PawlError('PAWL_STOPPED', 'The worker is stopping and its grace period is over.')
-    this.#aborted = [...new Set([...this.#handling].map(({ name }) => name))]
+    this.aborted = this.#host.handling
     this.#holds.abort(reason)
     this.#refreshers.abort(reason)
     await Promise.race([ended, sleep(releasePatienceMs, undefined, { ref: false })])
-  }
-
-  /** After drain: what was aborted at the end of the grace. */
-  get aborted(): readonly string[] {
-    return this.#aborted
   }
 
   async end(): Promise<void> {}
@@ -219,48 +163,86 @@ export class CursorsPart implements Part {
   async disconnect(): Promise<void> {
     await this.#maintaining
   }
+}
 
-  // ---- what its loops share
+/** What the loops of cursors share. */
+export class Host {
+  readonly config: Config
+  /** Short writes, look-ups under a fence, and reads of the log. */
+  readonly engine: Connection
+  /** Takes and gives back cursors. */
+  readonly claims: Connection
+  /** Handlers' transactions. */
+  readonly pool: Pool
+  /** Resets a session after a handler's transaction. */
+  readonly reset: string
+  readonly events: Events<ProjectionEvents>
+  /** Entities of a state projection became dirty. */
+  readonly onRefreshable: () => void
+  /** How many cursors this process holds. */
+  cursors = 0
+  readonly #process: Process
+  readonly #leaseMs: number
+  readonly #pollMs: number
+  /** Running handlers. */
+  readonly #handling = new Set<{ readonly name: string }>()
+  /** Loops whose last round failed. */
+  readonly #failing = new Set<string>()
+  readonly #failureLoggedMs = new Map<Defined, number>()
+  #troubleLoggedMs = Number.NEGATIVE_INFINITY
 
-  get #pollMs(): number {
-    const { pollMs } = this.#options
-    return this.#process.isListening ? pollMs : Math.min(pollMs, deafPollMs)
+  constructor({ process, events, leaseMs, pollMs }: CursorsPartOptions, onRefreshable: () => void) {
+    this.config = process.config
+    this.engine = process.engine
+    this.claims = process.claims
+    this.pool = process.handlers.part()
+    this.reset = `select pawl.reset_session(${process.config.database.pooler === 'none'})`
+    this.events = events
+    this.onRefreshable = onRefreshable
+    this.#process = process
+    this.#leaseMs = leaseMs
+    this.#pollMs = pollMs
   }
 
-  #createHost(): Host {
-    const { events, leaseMs } = this.#options
-    const { board, config, engine } = this.#process
-    return {
-      config,
-      engine,
-      reader: engine,
-      pool: this.#pool,
-      reset: `select pawl.reset_session(${config.database.pooler === 'none'})`,
-      idleMs: (timeoutMs) => Math.max(leaseMs, timeoutMs + 1000),
-      watch: (name, timeoutMs) => {
-        const watched = { id: '0', fence: '0', slot: -1, definition: { timeoutMs }, name }
-        this.#handling.add(watched)
-        board.enter(watched)
-        return () => {
-          this.#handling.delete(watched)
-          board.leave(watched)
-        }
-      },
-      events,
-      installation: () => this.#process.installation,
-      idleLookMs: () => Math.max(1, this.#holds.size) * idleLookPolls * this.#pollMs,
-      onRefreshable: () => this.#refreshers.wake(),
-      failed: (definition, failure) => this.#failed(definition, failure),
-      parked: (parked) => {
-        config.logger.warn({ ...parked }, 'a key was parked')
-        events.emit('projection.parked', parked)
-      },
-      loop: (name) => this.#loop(name),
-      onTrouble: (error) => this.#trouble(error),
+  get holder(): Holder | undefined {
+    return this.#process.holder
+  }
+
+  get pollMs(): number {
+    return this.#process.isListening ? this.#pollMs : Math.min(this.#pollMs, deafPollMs)
+  }
+
+  /** How often an idle cursor asks whether an operator has moved it; a notification comes too. */
+  get idlePollMs(): number {
+    return Math.max(1, this.cursors) * idleCursorPolls * this.pollMs
+  }
+
+  get installation(): string {
+    return this.#process.installation
+  }
+
+  /** The names of those whose handlers run. */
+  get handling(): readonly string[] {
+    return [...new Set([...this.#handling].map(({ name }) => name))]
+  }
+
+  /** The server ends a handler's transaction that idles longer than this: a stopped process must not keep its cursor's row. */
+  idleMs(timeoutMs: number): number {
+    return Math.max(this.#leaseMs, timeoutMs + 1000)
+  }
+
+  /** Tells the keeper thread that a handler runs: one that blocks this thread past its time gives up the process's lease. Returns what ends it. */
+  watch(name: string, timeoutMs: number): () => void {
+    const watched = { id: '0', fence: '0', slot: -1, definition: { timeoutMs }, name }
+    this.#handling.add(watched)
+    this.#process.board.enter(watched)
+    return () => {
+      this.#handling.delete(watched)
+      this.#process.board.leave(watched)
     }
   }
 
-  #loop(name: string): LoopWatch {
+  loop(name: string): LoopWatch {
     const { succeeded, failed } = this.#process.loop(name)
     return {
       succeeded: () => {
@@ -271,34 +253,49 @@ export class CursorsPart implements Part {
         failed(error)
         if (isLasting(error)) return
         this.#failing.add(name)
-        this.#trouble(error)
+        this.trouble(error)
       },
     }
   }
 
-  #failed(definition: Defined, failure: ProjectionEvents['projection.failed']): void {
-    this.#options.events.emit('projection.failed', failure)
-    const nowMs = monotonicMs()
-    const loggedMs = this.#failureLoggedMs.get(definition) ?? Number.NEGATIVE_INFINITY
-    if (failure.retryInMs === undefined || nowMs - loggedMs < troubleEveryMs) return
-    this.#failureLoggedMs.set(definition, nowMs)
-    this.#process.config.logger.warn(
-      { ...failure, event: 'projection.failed', error: describeError(failure.error, 1000) },
-      `${definition.kind === 'sink' ? 'sink' : 'projection'} failed, will be retried (logged once a minute)`,
-    )
+  parked(parked: ProjectionEvents['projection.parked']): void {
+    this.config.logger.warn({ ...parked }, 'a key was parked')
+    this.events.emit('projection.parked', parked)
   }
 
-  /** Every loop meets a database that is away, several times a second. */
-  #trouble(error: unknown): void {
+  /**
+   * Returns the milliseconds until the retry; undefined: there is none. A failure that will be retried is logged once a minute per definition: an
+   * endpoint that is away fails every key.
+   */
+  failed(
+    definition: Defined,
+    failure: Pick<ProjectionEvents['projection.failed'], 'key' | 'position' | 'attempt' | 'error'>,
+  ): number | undefined {
+    const retryInMs = retryDelayMs(definition, failure.attempt, failure.error, (thrown) => this.trouble(thrown))
+    const event = { name: definition.name, ...failure, retryInMs }
+    this.events.emit('projection.failed', event)
+    const nowMs = monotonicMs()
+    const loggedMs = this.#failureLoggedMs.get(definition) ?? Number.NEGATIVE_INFINITY
+    if (retryInMs === undefined || nowMs - loggedMs < troubleEveryMs) return retryInMs
+    this.#failureLoggedMs.set(definition, nowMs)
+    this.config.logger.warn(
+      { ...event, event: 'projection.failed', error: describeError(failure.error, 1000) },
+      `${definition.kind === 'sink' ? 'sink' : 'projection'} failed, will be retried (logged once a minute)`,
+    )
+    return retryInMs
+  }
+
+  /** What ends by itself, or is a user's own: a conflict, a hook that threw. Every loop meets a database that is away, several times a second. */
+  trouble(error: unknown): void {
     const nowMs = monotonicMs()
     if (this.#process.signal.aborted || nowMs - this.#troubleLoggedMs < troubleEveryMs) return
     this.#troubleLoggedMs = nowMs
-    this.#process.config.logger.warn({ error: String(error) }, 'cursor error; retrying (logged once a minute)')
+    this.config.logger.warn({ error: String(error) }, 'cursor error; retrying (logged once a minute)')
   }
 
   #recovered(): void {
     if (this.#troubleLoggedMs === Number.NEGATIVE_INFINITY) return
     this.#troubleLoggedMs = Number.NEGATIVE_INFINITY
-    this.#process.config.logger.warn({}, 'the cursors work again')
+    this.config.logger.warn({}, 'the cursors work again')
   }
 }

@@ -7,7 +7,7 @@ import { PawlError, shown } from '../errors.ts'
 import { type Page, resolve, type WaitOptions } from '../kernel/options.ts'
 import { read, retryingCall } from '../kernel/retry.ts'
 import { type Defined, defineProjection, defineReaction, defineSink, definitionKey } from './definition.ts'
-import { compare, rebuild, retire, rollBack, switchTo } from './generations/rebuild.ts'
+import { compare, type Pair, rebuild, retire, rollBack, switchTo } from './generations/rebuild.ts'
 import { qualifyTables } from './generations/tables.ts'
 import { cursorsOf, forget, pause, resume, skip, type Target, unpark } from './operator.ts'
 import {
@@ -153,10 +153,8 @@ export class Projections {
 
   /** Holds both generations at one position and compares the declared columns of their rows. */
   async compare(name: string, options: { generation: number; timeout?: number | string }): Promise<Comparison> {
-    const given = resolve('compare', compareTable, options)
-    const declared = this.#defined(name, given.generation)
-    const definition = await this.#qualified(declared)
-    return inDeclaredNames(declared, await this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, given)))
+    const { generation, timeout } = resolve('compare', compareTable, options)
+    return this.#compared(name, generation, (pool, pair) => compare(pool, pair, timeout))
   }
 
   /** Makes a generation the live one, in one transaction, after both stand at one position and their rows are equal (or `mayDiffer` allows it). */
@@ -164,30 +162,30 @@ export class Projections {
     name: string,
     options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
   ): Promise<Comparison> {
-    const { timeout, mayDiffer } = resolve('switchTo', switchTable, options)
-    const given = { ...options, timeout, mayDiffer }
-    const declared = this.#defined(name, options.generation)
-    const definition = await this.#qualified(declared)
-    return inDeclaredNames(declared, await this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, given)))
+    const { generation, timeout: timeoutMs, mayDiffer } = resolve('switchTo', switchTable, options)
+    return this.#compared(name, generation, (pool, pair) => switchTo(pool, pair, { ...options, timeoutMs, mayDiffer }))
   }
 
   /** Makes an earlier generation live again at once, wherever it stands. */
   async rollBack(name: string, options: Act & { generation: number }): Promise<void> {
     resolve('rollBack', generationTable, options)
-    await rollBack(this.#core.pool, this.#target(name), await this.#tablesOf(name, options.generation), options)
+    await rollBack(this.#core.pool, await this.#pair(name, options.generation), options)
   }
 
   /** Removes a generation that is not live, and its tables. */
   async retire(name: string, options: Act & { generation: number }): Promise<void> {
     resolve('retire', generationTable, options)
-    await retire(this.#core.pool, this.#target(name), await this.#tablesOf(name, options.generation), options)
+    await retire(this.#core.pool, await this.#pair(name, options.generation), options)
   }
 
-  /** Tables are read from end to end. A connection that gives up would leave its query behind, and with it both generations locked. */
-  async #onPatientPool<T>(work: (pool: Pool) => Promise<T>): Promise<T> {
+  /** Tables are read from end to end. A connection that gives up would leave its query running, and with it both generations locked. */
+  async #compared(name: string, generation: number, work: (pool: Pool, pair: Pair) => Promise<Comparison>): Promise<Comparison> {
+    const { tables } = this.#defined(name, generation)
+    const pair = await this.#pair(name, generation)
     const pool = createPool({ ...this.#core.config.database, queryTimeoutMs: comparisonMs }, 'comparison', 2, 'own')
     try {
-      return await work(pool)
+      const comparison = await work(pool, pair)
+      return { ...comparison, tables: comparison.tables.map((each, index) => ({ ...each, table: tables[index]!.name })) }
     } finally {
       await pool.end()
     }
@@ -206,12 +204,11 @@ export class Projections {
     )
   }
 
-  /** The tables are the same for every generation; whichever is declared here tells them. */
-  async #tablesOf(name: string, generation: number): Promise<Defined> {
+  /** The tables are the same for every generation, so any that is defined here has them. */
+  async #pair(name: string, generation: number): Promise<Pair> {
     const declared = this.#declared(name)
-    return this.#qualified(
-      declared.find((each) => each.generation === generation) ?? declared[0] ?? this.#defined(name, generation),
-    )
+    const definition = declared.find((each) => each.generation === generation) ?? declared[0] ?? this.#defined(name, generation)
+    return { target: this.#target(name), definition: await this.#qualified(definition), generation }
   }
 
   /** What is defined here and has no cursor yet waits for its first worker. */
@@ -241,10 +238,6 @@ export class Projections {
       `'${definition.name}' was defined after a worker was created, and that worker will not run it. Define projections, reactions and sinks before pawl.worker(), or create another worker`,
     )
   }
-}
-
-function inDeclaredNames({ tables }: Defined, comparison: Comparison): Comparison {
-  return { ...comparison, tables: comparison.tables.map((each, index) => ({ ...each, table: tables[index]!.name })) }
 }
 
 /** [time, key, tenant of the key, generation, shard], as list-parked returns it. */

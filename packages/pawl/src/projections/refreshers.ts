@@ -3,7 +3,7 @@
 // refreshed again. Two refreshes of one entity never overlap. `refreshMany` has one lock for all entities of a generation instead of one each.
 
 import { classify, isConflict, isOwn } from '../db/classify.ts'
-import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
+import { type Parameter, statement } from '../db/statement.ts'
 import type { Transaction } from '../db/transaction.ts'
 import { describeError, isPawlError, type PawlError, shown } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
@@ -11,8 +11,8 @@ import { solitude } from '../kernel/handler.ts'
 import { refused, resolve } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { Service } from '../kernel/service.ts'
-import { tripBreaker } from './applier.ts'
-import { type DefinedState, foldOf, retryDelayMs } from './definition.ts'
+import { markDirty, tripBreaker } from './applier.ts'
+import { type Defined, type DefinedState, foldOf, idOf } from './definition.ts'
 import { callHandler, messageOf, openTx, whenUnlocked } from './fenced.ts'
 import { markDelay } from './options.ts'
 import type { Host } from './part.ts'
@@ -23,7 +23,6 @@ const takeStatement = statement(import.meta.url, 'take-dirty')
 const takeAllStatement = statement(import.meta.url, 'take-all-dirty')
 const clearStatement = statement(import.meta.url, 'clear-dirty')
 const clearDueStatement = statement(import.meta.url, 'clear-due')
-const feedStatement = statement(import.meta.url, 'feed-dirty')
 const failStatement = statement(import.meta.url, 'fail-dirty')
 const delayStatement = statement(import.meta.url, 'delay-dirty')
 
@@ -55,14 +54,12 @@ export class Refreshers {
   readonly #services: readonly Service[]
   readonly #stop = new AbortController()
   readonly #graceOver = new AbortController()
-  readonly #idlePollMs: () => number
   #grownMs = Number.NEGATIVE_INFINITY
 
-  /** `idlePollMs`: how often it polls for marks of other processes while the log does not grow. */
-  constructor(definitions: readonly DefinedState[], host: Host, idlePollMs: () => number) {
+  constructor(definitions: readonly Defined[], host: Host) {
     this.#host = host
-    this.#idlePollMs = idlePollMs
     this.#services = definitions.flatMap((definition) => {
+      if (definition.kind !== 'state') return []
       const idle = new Set<Service>()
       return Array.from({ length: definition.concurrency }, () => this.#refresher(definition, idle))
     })
@@ -115,20 +112,20 @@ export class Refreshers {
   }
 
   async #dueInMs(definition: DefinedState): Promise<number> {
-    const [row] = await this.#host.engine.run<{ due_in_ms: number }>(nextDueStatement, keyOf(definition))
+    const [row] = await this.#host.engine.run<{ due_in_ms: number }>(nextDueStatement, idOf(definition))
     return row?.due_in_ms ?? Number.POSITIVE_INFINITY
   }
 
   #waitMs(dueInMs: number): number {
     // One that is due and cannot be taken is locked, or its cursor is paused.
     const isQuick = dueInMs <= 0 || monotonicMs() - this.#grownMs < quickForMs
-    return Math.min(dueInMs > 0 ? dueInMs : quickPollMs, isQuick ? quickPollMs : Number.POSITIVE_INFINITY, this.#idlePollMs())
+    return Math.min(dueInMs > 0 ? dueInMs : quickPollMs, isQuick ? quickPollMs : Number.POSITIVE_INFINITY, this.#host.pollMs)
   }
 
   async #refreshNext(definition: DefinedState, alone: string[]): Promise<Outcome> {
-    const { name, timeoutMs } = definition
+    const { name, timeout } = definition
     const tx = await openTx(this.#host)
-    const leave = this.#host.watch(name, timeoutMs)
+    const leave = this.#host.watch(name, timeout)
     let entities: readonly string[] = []
     try {
       const taken = await this.#take(definition, alone[0], tx)
@@ -157,9 +154,9 @@ export class Refreshers {
   }
 
   async #take(definition: DefinedState, entity: string | undefined, tx: Transaction): Promise<Taken | undefined> {
-    const { entitiesMax, timeoutMs } = definition
-    const idle_ms = String(this.#host.idleMs(timeoutMs))
-    const values = { ...keyOf(definition), idle_ms, fold: foldOf(definition) }
+    const { entitiesMax, timeout } = definition
+    const idle_ms = String(this.#host.idleMs(timeout))
+    const values = { ...idOf(definition), idle_ms, fold: foldOf(definition) }
     if (entitiesMax === undefined) return takeOne(tx, values)
     const [row] = await tx.run<{ is_live: boolean }>(takeAllStatement, values)
     return row && { entity, is_live: row.is_live }
@@ -223,13 +220,12 @@ export class Refreshers {
 
   async #putOff(definition: DefinedState, entity: string, error: unknown, runs: Transaction): Promise<boolean> {
     const { name } = definition
-    const key = { ...keyOf(definition), entity }
+    const key = { ...idOf(definition), entity }
     const [row] = await runs.run<{ attempts: number; position: string }>(failStatement, { ...key, error: describeError(error) })
     if (row === undefined) return false
     const attempt = row.attempts
     const position = Number(row.position)
-    const retryInMs = retryDelayMs(definition, attempt, error, this.#host.onTrouble)
-    this.#host.failed(definition, { name, key: entity, position, attempt, error, retryInMs })
+    const retryInMs = this.#host.failed(definition, { key: entity, position, attempt, error })
     const reason = `The refresh of ${entity} failed ${attempt} time(s): ${messageOf(error)}`
     await runs.run(delayStatement, { ...key, delay_ms: retryInMs ?? null, reason })
     if (retryInMs === undefined) this.#host.parked({ name, key: entity, position, reason })
@@ -253,24 +249,18 @@ async function takeOne(tx: Transaction, values: Readonly<Record<string, Paramete
 
 /** The entities whose marks it took away. */
 async function clear(definition: DefinedState, entity: string | undefined, tx: Transaction): Promise<readonly string[]> {
-  const key = keyOf(definition)
+  const key = idOf(definition)
   if (entity !== undefined) return (await tx.run(clearStatement, { ...key, entity })).length > 0 ? [entity] : []
   const rows = await tx.run<{ entity: string }>(clearDueStatement, { ...key, limit: definition.entitiesMax! })
   return rows.map((row) => row.entity)
 }
 
-/** Position 0: no event waits for such a mark. */
 function marking(definition: DefinedState, tx: Transaction): RefreshContext['mark'] {
   return async (entities, options = {}) => {
     const { delay: delay_ms } = resolve('mark', { delay: markDelay }, options)
     if (!Array.isArray(entities) || entities.some((entity) => typeof entity !== 'string'))
       throw refused('mark', `entities must be an array of strings, got ${shown(entities)}`)
-    if (entities.length === 0) return
-    const positions = numbersLiteral(entities.map(() => 0))
-    await tx.run(feedStatement, { ...keyOf(definition), entities: textsLiteral(entities), positions, delay_ms })
+    const marks = entities.map((entity) => ({ entity, position: 0 }))
+    await markDirty(tx, definition, marks, delay_ms)
   }
-}
-
-function keyOf({ tenant, name, generation }: DefinedState): { tenant: string; name: string; generation: number } {
-  return { tenant, name, generation }
 }

@@ -144,11 +144,14 @@ test('[O7] an entity whose refresh fails is parked alone until unpark', async ()
   // By another connection: it may be later than both attempts of the one that fails.
   await until('the other is refreshed', async () => (await db.query('select from search')).length > 0)
   expect(await db.query('select id from search')).toEqual([{ id: 'good' }])
-  expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'search' }])
+  expect(await pawl.alerts()).toMatchObject([
+    { code: 'projection.parked', subject: 'search', message: 'The refresh of bad failed 2 time(s): no index', count: 1 },
+  ])
   isBroken = false
   expect(await pawl.projections.unpark('search', { key: 'bad', reason: 'there is an index' })).toEqual(['bad'])
   await until('it is refreshed', async () => (await db.query("select from search where id = 'bad'")).length === 1)
   expect((await pawl.projections.parked('search')).items).toEqual([])
+  expect(await pawl.alerts()).toEqual([])
 })
 
 test('[O7] an entity postponed between poll and take is not tried early', async () => {

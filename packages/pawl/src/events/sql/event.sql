@@ -1,8 +1,8 @@
 -- name: erase
--- Removes what the events of one key say, and notes who did it and why. Their places in the log stay.
+-- Removes payload and headers of one key's events, with a row in pawl.audit. Their positions stay.
 -- Locks: those events' rows.
--- Plan: reads every partition; no index serves it, because every append would pay for it.
--- One row: how many events were emptied.
+-- Plan: scans every partition: an index for it would slow every append.
+-- One row: the number of events.
 select g.events as erased
 from (
   select pawl.erase_events(:tenant::text, :aggregatetype::text, :aggregateid::text) as events
@@ -12,7 +12,7 @@ cross join lateral pawl.write_audit(:tenant::text, :actor::text, 'events.erase',
   jsonb_build_object('aggregatetype', :aggregatetype::text, 'key', :aggregateid::text, 'events', g.events)) n
 
 -- name: leftovers
--- Partitions of events that an earlier run of retention detached and did not come to drop.
+-- Partitions of events that an earlier run of retention detached and did not drop.
 -- Locks: none.
 -- Plan: the catalogue.
 -- Rows: their names.
@@ -25,9 +25,9 @@ where c.relname ~ '^event_[0-9]{8}$'
 order by c.relname
 
 -- name: empty-first
--- Removes events of long ago from the open-ended first partition, which is never dropped. Only those up to the position that was looked at.
+-- Removes old events from the open-ended first partition, which is never dropped: those up to the position that retention has checked.
 -- Locks: those rows.
--- Plan: event_first and log_page in full; the first is empty but for events that were given a time of their own.
+-- Plan: event_first and log_page in full. The first is empty, except for events whose created_at was set by hand.
 -- No row is returned.
 delete from pawl.event_first e
 where exists (
@@ -45,8 +45,8 @@ where exists (
 )
 
 -- name: append-event
--- Appends one event. An insert, because a call of pawl.append_event cost 9 to 17 µs more of server CPU; operators are left out and functions have their
--- schema, because it also runs under the search path of a caller.
+-- Appends one event. An insert, because a call of pawl.append_event cost 9 to 17 µs more of server CPU. It has no operators, and its functions name
+-- their schema, because it also runs under a caller's search path.
 -- Locks: none but its own new row.
 -- Plan: an insert.
 -- One row, one string: 'id xid seq'.
@@ -58,6 +58,6 @@ returning pg_catalog.concat_ws(' ', n.id, n.xid, n.seq) as answer
 -- Appends many events, in order.
 -- Locks: none but its own new rows.
 -- Plan: a call.
--- Rows: a string for each, as of append-event.
+-- Rows: one string per event, as of append-event.
 select a.answer
 from pawl.append_events(:tenant::text, :events::jsonb, :wake::boolean) as a(answer)

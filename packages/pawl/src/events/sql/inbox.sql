@@ -1,9 +1,9 @@
 -- name: prune-inbox
--- Forgets ids of outside events that are past their time. Those at the position where their source stands are kept: a reader that starts again
--- brings them once more, however late.
+-- Forgets expired ids of outside events, except those at the current position of their source: a reader that restarts sends them again, however
+-- late.
 -- Locks: those rows, SKIP LOCKED.
 -- Plan: inbox_expiry, inbox_source_pkey.
--- One row: how many went.
+-- One row: the number of ids.
 with gone as (
   delete from pawl.inbox i
   where i.ctid = any (array(
@@ -23,9 +23,9 @@ select count(*)::integer as removed
 from gone
 
 -- name: ingest
--- Takes in the events of an outside source that were not taken in before, and moves the source's position.
+-- Appends the events of an outside source that are not in the inbox yet, and moves the source's position.
 -- Locks: the source's row.
 -- Plan: a call.
--- One row: how it went, and the source's position before and after.
+-- One row: the outcome, and the source's position before and after.
 select i.outcome, i.was::text as was, i.reached::text as reached, i.ingested, i.repeated
 from pawl.ingest_events(:tenant::text, :source::text, :position::bigint, :after::bigint, :events::jsonb, :keep_ms::bigint, :wake::boolean) i

@@ -1,19 +1,19 @@
 -- name: sequence
--- One tick: gives positions to what became visible since the last one; without a limit to all of it, however long that takes.
--- Locks: the sequencer's row, SKIP LOCKED, and only when there is something to do.
--- Plan: a call. The function switches sequential scans off and keeps to the index of events.
--- One row: how it went.
+-- One tick: gives a position to each event that became visible since the last one. :limit null: to all of them, however long that takes.
+-- Locks: the sequencer's row, SKIP LOCKED, and only if there is something to do.
+-- Plan: a call. The function disables sequential scans, so it uses event_xid.
+-- One row: the outcome.
 select t.outcome, t.sequenced, t.head, t.generation, t.events
 from pawl.sequence_events(:limit::integer) t
 
 -- name: read-log
--- Reads the log after a position: how far it looked, and the events that match, in order of position.
+-- Reads the log after a position: how far it scanned, and the events that match, in order of position.
 -- Locks: none.
 -- Plan: log_page_pkey, then event_xid once per event, in the partitions of that page's days. A page has at most 200 positions, so the page
--- that holds :after + :scan ends before 200 more. The offset keeps the planner from pulling the look-up up, where it would open every day.
--- One row: the head, the number of positions that pages cover, and of the events a text per column, which costs a reader less than half of what rows
--- would: words between spaces, or JSON arrays. A position without its event has the id '-'. Behind 2 MB, counted as stored, no further event is given (is_cut):
--- even if every one of them had been compressed as well as can be, a text would fit into what it may hold, here and in Node.
+-- that holds :after + :scan ends before 200 more. Without the offset the planner would flatten the subquery and open every day.
+-- One row: the head, the number of positions that pages cover, and one string per column of the events: words between spaces, or a JSON array. That
+-- costs a reader less than half of rows. A position without its event has the id '-'. After 2 MB, as stored, it returns no further event (is_cut): at the
+-- best compression a string still fits into the limits of the server and of Node.
 with place as materialized (
   select s.position as head, s.generation, least(s.position, :after::bigint + :scan::bigint) as until
   from pawl.log_head s
@@ -86,8 +86,8 @@ cross join lateral (
 ) e
 
 -- name: lag
--- Where the log stands, and what waits for a position. The count stops at 10,000. Events from before a restore may carry ids that no
--- transaction of this cluster has had yet, and have their position.
+-- The position of the log, and the events that wait for one, counted up to 10,000. Events from before a restore have their position, although their
+-- transaction ids may be ahead of this cluster's.
 -- Locks: none.
 -- Plan: sequencer_pkey, event_xid.
 -- One row.
@@ -119,11 +119,11 @@ select l.position::text as head, l.generation, l.removed_until::text as removed_
 from place l
 
 -- name: audit-pages
--- Checks the log itself: pages that do not follow each other, positions without an event, events with two positions, and events that should
--- have a position and have none.
+-- Checks the log: gaps and overlaps between pages, positions without an event, events with two positions, and events that should have a position and
+-- have none.
 -- Locks: none.
--- Plan: reads every page and every event once, hash-joined, in one snapshot.
--- One row: the numbers.
+-- Plan: scans every page and every event once, hash-joined, in one snapshot.
+-- One row: the counts.
 with place as materialized (
   select s.position, s.snapshot, s.removed_until
   from pawl.log_head s
@@ -160,12 +160,11 @@ select l.position as head,
 from place l
 
 -- name: trim-pages
--- Removes pages whose events are all gone: those before the first page that has an event in a partition that is still there. None while a
--- detached partition waits to be dropped, for its events are checked against their pages: both are looked at in one snapshot, because
--- another process may detach one at any moment.
+-- Removes pages whose events are all removed: those before the first page with an event in a remaining partition. None while a detached partition
+-- waits to be dropped, because its events are compared with their pages. One snapshot reads both: another process may detach one at any moment.
 -- Locks: those pages' rows.
 -- Plan: log_page_pkey.
--- One row: how many pages went; the last page always stays.
+-- One row: the number of pages. The last page always stays.
 with kept as materialized (
   select least(
       (select min(d.from_at) from pawl.day_partitions('event') d where d.from_at is not null),
@@ -208,7 +207,7 @@ select count(*)::integer as removed
 from gone
 
 -- name: note-removed
--- Says up to which position events may be gone, before they go.
+-- Stores the position up to which events may be removed, before they are.
 -- Locks: the sequencer's row.
 -- Plan: sequencer_pkey.
 -- No row is returned.
@@ -217,9 +216,9 @@ set removed_until = greatest(s.removed_until, :until::bigint)
 where s.tenant = ''
 
 -- name: rebase
--- Gives positions again after a restore, in a new generation of the log.
+-- Gives positions after a restore, in a new generation of the log.
 -- Locks: the sequencer's row.
--- Plan: a call. Every event that is kept is read once.
--- One row: how many events got a position; no head while another process does it.
+-- Plan: a call. Every kept event is read once.
+-- One row: the number of events that got a position. A null head: another process does it.
 select r.sequenced, r.head, r.generation
 from pawl.rebase_events() r

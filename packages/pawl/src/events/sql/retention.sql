@@ -1,9 +1,9 @@
 -- name: retention
--- Partitions whose days are past their keep, oldest first, and what holds each back: an open transaction that wrote into it, an event without
--- a position, a cursor that has not come past it, or a parked key.
+-- Partitions that are old enough for removal, oldest first, and what holds each: an open transaction that wrote into it, an event without a
+-- position, a cursor that has not passed it, or a parked key.
 -- Locks: none.
--- Plan: the catalogue and pg_locks; log_page in full, for there are few pages; event_xid. Events whose transaction the sequencer has not seen
--- may be from before a restore and have their position; if there are any, the pages of their time are read once for all of them.
+-- Plan: the catalogue and pg_locks; log_page in full, because it has few rows; event_xid. Events whose transaction the sequencer has not seen
+-- may be from before a restore and have their position: the pages of their time are read once for all of them.
 -- Rows: one per partition. No row: nothing is old enough.
 with place as materialized (
   select s.snapshot, pg_snapshot_xmax(s.snapshot) as xmax, array(select pg_snapshot_xip(s.snapshot)) as xip
@@ -72,10 +72,10 @@ left join reached r on r.name = o.name
 order by o.from_at
 
 -- name: hold-cursors
--- Cursors behind the head of the log, and parked keys: none of the events after them can be removed.
+-- Cursors that lag, and parked keys: no event after one of them can be removed.
 -- Locks: none.
 -- Plan: the few rows of cursors and parked keys.
--- Rows: one per cursor and parked key, the one that holds most first.
+-- Rows: one per cursor and parked key, the one that holds the most events first.
 select f.what, f.tenant, f.name, f.generation, f.shard, f.key, f.state, f.position, (s.position - f.position)::text as behind, f.since
 from pawl.cursor_floor() f
 cross join pawl.log_head s
@@ -84,10 +84,10 @@ where f.position < s.position
 order by f.position
 
 -- name: hold-slots
--- Logical replication slots of this database, such as Debezium's, and the write-ahead log that each keeps.
+-- Logical replication slots of this database, such as Debezium's, and the WAL that each retains.
 -- Locks: none.
 -- Plan: pg_replication_slots.
--- Rows: one per slot, the dearest first.
+-- Rows: one per slot, the one that retains the most WAL first.
 select r.slot_name::text as name, r.active as is_active, r.wal_status as state,
   pg_wal_lsn_diff(pg_current_wal_lsn(), r.restart_lsn)::bigint::text as bytes
 from pg_replication_slots r
@@ -95,11 +95,11 @@ where r.database = current_database()
 order by pg_wal_lsn_diff(pg_current_wal_lsn(), r.restart_lsn) desc nulls last
 
 -- name: hold-transactions
--- Open and prepared transactions that delay delivery: those that appended (their own events wait for their commit), and whoever holds the
--- sequencer's row (everyone's wait). And those that have used the table of events for more than a second: a removal waits for their end.
+-- Open and prepared transactions that delay delivery: those that appended (their own events wait for their commit), and one that holds the
+-- sequencer's row (all events wait). And those that have used pawl.event for more than a second: a removal waits for their end.
 -- Locks: none.
 -- Plan: pg_locks, pg_stat_activity and pg_prepared_xacts.
--- Rows: one per transaction. What this role may not see of others is null.
+-- Rows: one per transaction. Columns of other roles' sessions that this role may not read are null.
 with held as (
   select l.pid, l.virtualtransaction, bool_or(l.relation = 'pawl.sequencer'::regclass) as is_sequencer,
     bool_and(l.mode = 'AccessShareLock') as is_reader
@@ -124,14 +124,14 @@ where not h.is_reader
 order by coalesce(a.xact_start, p.prepared)
 
 -- name: retention-held
--- Says who keeps events from being removed.
+-- Raises the alert about events that cannot be removed.
 -- Locks: the alert's row.
 -- Plan: an insert or update inside the function.
 -- One row, without meaning.
 select pawl.raise_alert('', 'event.retention', 'event', :held::text)::text as raised
 
 -- name: drop-detached
--- Drops a day of events that was detached, unless an event in it has no position yet.
+-- Drops a detached day of events, unless an event in it has no position yet.
 -- Locks: the table that is dropped.
 -- Plan: a call.
 -- One row: whether it was dropped.

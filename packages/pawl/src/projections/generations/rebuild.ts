@@ -7,6 +7,7 @@ import { isConflict, isRetryable } from '../../db/classify.ts'
 import type { Db } from '../../db/db.ts'
 import type { Pool } from '../../db/driver.ts'
 import { statement, textsLiteral } from '../../db/statement.ts'
+import type { Transaction } from '../../db/transaction.ts'
 import { PawlError } from '../../errors.ts'
 import { monotonicMs } from '../../kernel/clock.ts'
 import { probe } from '../../kernel/probe.ts'
@@ -15,7 +16,7 @@ import { logBounds } from '../cursor.ts'
 import type { Defined } from '../definition.ts'
 import { audit, cursorsOf, inTransaction, type Target } from '../operator.ts'
 import type { Act, Comparison } from '../types.ts'
-import { readProjection } from './register.ts'
+import { readProjection, rowOf } from './register.ts'
 import { compareTables, generationTable, parseTable, quoteIdentifier, tableOf } from './tables.ts'
 
 /** sql/ of projections: one folder for all statements on its tables. */
@@ -44,7 +45,7 @@ const pollMs = 25
 const patience = "set local lock_timeout = '2s'"
 const patienceMs = 30_000
 
-interface Pair {
+interface Shard {
   readonly shard: number
   readonly live: string
   readonly other: string
@@ -88,21 +89,17 @@ export async function rebuild(
       `'${target.name}' cannot be rebuilt: events up to position ${before} have been removed. Keep events for longer if you want to rebuild; to continue without them, resume it with from: 'oldest'.`,
     )
   const { generation } = definition
-  await inTransaction(pool, async (tx, query) => {
-    const { tenant, name, shards, kind, channel, maxLagMs } = definition
-    const made = await tx.run(statements.add, { tenant, name, generation, shards, kind, channel, max_lag_ms: maxLagMs })
-    if (made.length === 0) throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${name}' already exists.`)
+  await inTransaction(pool, async (tx) => {
+    const made = await tx.run(statements.add, rowOf(definition))
+    if (made.length === 0) throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${target.name}' already exists.`)
     for (const table of definition.tables) {
       await assertMovable(tx, table.name)
       const [live, other] = [tableOf(table.name, generation, true), tableOf(table.name, generation, false)]
-      await query(`create table ${other} (like ${live} including all)`)
+      await tx.query(`create table ${other} (like ${live} including all)`)
       // Runners may be of another role than the one that rebuilds.
       const belongings = await belongingsOf(tx, { live, other, name: other, old: live })
-      await handOver(
-        query,
-        table.name,
-        belongings.filter(({ is_access }) => is_access),
-      )
+      const access = belongings.filter(({ is_access }) => is_access)
+      await handOver(tx, table.name, access)
     }
     await audit(tx, target, 'rebuild', act, { generation })
   })
@@ -128,88 +125,65 @@ async function assertMovable(runs: Db, table: string): Promise<void> {
   )
 }
 
-export async function compare(
+/** The live generation and this one, of which the definition has the tables. */
+export interface Pair {
+  readonly target: Target
+  readonly definition: Defined
+  readonly generation: number
+}
+
+export function compare(pool: Pool, pair: Pair, timeoutMs: number): Promise<Comparison> {
+  return whileHeld(pool, pair, timeoutMs, (tx) => compareTables(tx, pair.definition))
+}
+
+export function switchTo(
   pool: Pool,
-  target: Target,
-  definition: Defined,
-  options: { generation: number; timeout: number },
+  pair: Pair,
+  { timeoutMs, mayDiffer, ...act }: Act & { readonly timeoutMs: number; readonly mayDiffer: boolean },
 ): Promise<Comparison> {
-  return whileHeld(pool, target, definition, options, async () =>
-    inTransaction(pool, async (runs) => {
-      if ((await lockLevel(runs, target, options.generation)) === undefined) return undefined
-      return compareTables(runs, definition)
-    }),
-  )
+  const { target, definition, generation } = pair
+  return whileHeld(pool, pair, timeoutMs, async (tx, live) => {
+    const comparison = await compareTables(tx, definition)
+    if (!comparison.isEqual && !mayDiffer) return comparison
+    await makeLive(tx, pair, live)
+    await audit(tx, target, 'switch', act, { from: live, to: generation, isEqual: comparison.isEqual })
+    if (probe.on) await probe.hit('projections.switch.before_commit', generation)
+    return comparison
+  })
 }
 
-export async function switchTo(
-  pool: Pool,
-  target: Target,
-  definition: Defined,
-  options: Act & { generation: number; mayDiffer: boolean; timeout: number },
-): Promise<Comparison> {
-  const { generation } = options
-  return whileHeld(pool, target, definition, options, () =>
-    inTransaction(pool, async (runs, query) => {
-      const live = await lockLevel(runs, target, generation)
-      if (live === undefined) return undefined
-      const comparison = await compareTables(runs, definition)
-      if (!comparison.isEqual && options.mayDiffer !== true) return comparison
-      await makeLive(runs, query, { target, definition, live, generation })
-      await audit(runs, target, 'switch', options, { from: live, to: generation, isEqual: comparison.isEqual })
-      if (probe.on) await probe.hit('projections.switch.before_commit', generation)
-      return comparison
-    }),
-  )
+export async function rollBack(pool: Pool, pair: Pair, act: Act): Promise<void> {
+  await whileStill(pool, pair, async (tx, live) => {
+    await makeLive(tx, pair, live)
+    await audit(tx, pair.target, 'rollback', act, { from: live, to: pair.generation })
+  })
 }
 
-export async function rollBack(
-  pool: Pool,
-  target: Target,
-  definition: Defined,
-  options: Act & { generation: number },
-): Promise<void> {
-  const { generation } = options
-  const rollback = () =>
-    inTransaction(pool, async (runs, query) => {
-      await query(patience)
-      const live = await lockBoth(runs, target, generation)
-      await makeLive(runs, query, { target, definition, live, generation })
-      await audit(runs, target, 'rollback', options, { from: live, to: generation })
+export async function retire(pool: Pool, { target, definition, generation }: Pair, act: Act): Promise<void> {
+  await whileStill(pool, { target, definition, generation }, async (tx) => {
+    for (const { name } of definition.tables) await tx.query(`drop table if exists ${tableOf(name, generation, false)}`)
+    await tx.run(statements.remove, { ...target, generation })
+    await audit(tx, target, 'retire', act, { generation })
+  })
+}
+
+/**
+ * Does the work with both generations locked, again while others hold them. Refreshes share a lock of the cursor's row, and those that begin pass a
+ * transaction that waits for it. So none begins.
+ */
+async function whileStill(pool: Pool, pair: Pair, work: (tx: Transaction, live: number) => Promise<void>): Promise<void> {
+  const { target, definition, generation } = pair
+  const locked = () =>
+    inTransaction(pool, async (tx) => {
+      await tx.query(patience)
+      await work(tx, await lockBoth(tx, target, generation))
     })
-  await whileStill(pool, target, definition, () =>
-    retryLocked(pool, { target, definition, generation }, rollback, monotonicMs() + patienceMs),
-  )
-}
-
-export async function retire(
-  pool: Pool,
-  target: Target,
-  definition: Defined,
-  options: Act & { generation: number },
-): Promise<void> {
-  const { generation } = options
-  const drop = () =>
-    inTransaction(pool, async (runs, query) => {
-      await query(patience)
-      await lockBoth(runs, target, generation)
-      for (const { name } of definition.tables) await query(`drop table if exists ${tableOf(name, generation, false)}`)
-      await runs.run(statements.remove, { ...target, generation })
-      await audit(runs, target, 'retire', options, { generation })
-    })
-  await whileStill(pool, target, definition, () =>
-    retryLocked(pool, { target, definition, generation }, drop, monotonicMs() + patienceMs),
-  )
-}
-
-/** Refreshes share a lock of the cursor's row, and those that begin pass whoever waits for it. So none begins. */
-async function whileStill<T>(pool: Pool, target: Target, { kind }: Defined, work: () => Promise<T>): Promise<T> {
-  if (kind !== 'state') return work()
+  const isState = definition.kind === 'state'
   try {
-    await read(pool, statements.still, { ...target, hold_ms: holdMs })
-    return await work()
+    if (isState) await read(pool, statements.still, { ...target, hold_ms: holdMs })
+    await retryLocked(pool, pair, locked, monotonicMs() + patienceMs)
   } finally {
-    await unhold(pool, target)
+    if (isState) await unhold(pool, target)
   }
 }
 
@@ -250,48 +224,29 @@ async function unrefreshed(runs: Db, target: Target, generation: number): Promis
   return mark
 }
 
-interface Switch {
-  readonly target: Target
-  readonly definition: Defined
-  readonly live: number
-  readonly generation: number
-}
-
-async function makeLive(
-  runs: Db,
-  query: (text: string) => Promise<unknown>,
-  { target, definition, live, generation }: Switch,
-): Promise<void> {
-  await query(patience)
-  for (const { name } of definition.tables) await exchangeTables(runs, query, { name, live, generation })
-  await runs.run(statements.switchCursors, { ...target, live, generation })
-  await runs.run(statements.switchProjection, { ...target, generation })
+async function makeLive(tx: Transaction, { target, definition, generation }: Pair, live: number): Promise<void> {
+  await tx.query(patience)
+  for (const { name } of definition.tables) await exchangeTables(tx, name, live, generation)
+  await tx.run(statements.switchCursors, { ...target, live, generation })
+  await tx.run(statements.switchProjection, { ...target, generation })
 }
 
 /** What belongs to the table that readers know goes with the name. */
-async function exchangeTables(
-  runs: Db,
-  query: (text: string) => Promise<unknown>,
-  { name, live, generation }: { readonly name: string; readonly live: number; readonly generation: number },
-): Promise<void> {
+async function exchangeTables(tx: Transaction, name: string, live: number, generation: number): Promise<void> {
   const [known, old, other] = [tableOf(name, live, true), tableOf(name, live, false), tableOf(name, generation, false)]
   const { table } = parseTable(name)
   // Locked before it is looked at: nobody adds a view or a grant in between.
-  await query(`lock table ${known}, ${other} in access exclusive mode`)
-  await assertMovable(runs, name)
-  const belongings = await belongingsOf(runs, { live: known, other, name: known, old })
-  await query(`alter table ${known} rename to ${quoteIdentifier(generationTable(table, live))}`)
-  await query(`alter table ${other} rename to ${quoteIdentifier(table)}`)
-  await handOver(query, name, belongings)
+  await tx.query(`lock table ${known}, ${other} in access exclusive mode`)
+  await assertMovable(tx, name)
+  const belongings = await belongingsOf(tx, { live: known, other, name: known, old })
+  await tx.query(`alter table ${known} rename to ${quoteIdentifier(generationTable(table, live))}`)
+  await tx.query(`alter table ${other} rename to ${quoteIdentifier(table)}`)
+  await handOver(tx, name, belongings)
 }
 
-async function handOver(
-  query: (text: string) => Promise<unknown>,
-  name: string,
-  belongings: readonly Belonging[],
-): Promise<void> {
+async function handOver(tx: Transaction, name: string, belongings: readonly Belonging[]): Promise<void> {
   for (const { sql } of belongings) {
-    await query(sql).catch((error: unknown) => {
+    await tx.query(sql).catch((error: unknown) => {
       if (isRetryable(error)) throw error
       const why = error instanceof Error ? error.message : String(error)
       throw new PawlError('PAWL_WRONG_STATE', `The switch would lose a setting of the table ${name}: '${sql}' failed: ${why}`, {
@@ -301,29 +256,33 @@ async function handOver(
   }
 }
 
-/** Lets both generations come to one position and stand there while the work is done; the work answers undefined when they do not. */
+/** Does the work when both generations are at one position, locked there. */
 async function whileHeld<T>(
   pool: Pool,
-  target: Target,
-  definition: Defined,
-  { generation, timeout }: { readonly generation: number; readonly timeout: number },
-  work: () => Promise<T | undefined>,
+  pair: Pair,
+  timeoutMs: number,
+  work: (tx: Transaction, live: number) => Promise<T>,
 ): Promise<T> {
-  const deadlineMs = monotonicMs() + timeout
+  const { target, generation } = pair
+  const deadlineMs = monotonicMs() + timeoutMs
   await retryingCall(() => cursorsOf(pool, target, generation))
-  const values = { ...target, generation, hold_ms: holdMs }
+  const locked = () =>
+    inTransaction(pool, async (tx) => {
+      const live = await lockLevel(tx, target, generation)
+      return live === undefined ? undefined : work(tx, live)
+    })
   try {
     for (;;) {
-      const pairs = await read<Pair>(pool, statements.hold, values)
-      if (pairs.length === 0) throw gone(target, generation)
-      const behind = pairs.find((pair) => pair.live !== pair.hold_at || pair.other !== pair.hold_at)
-      if (probe.on) await probe.hit('projections.rebuild.held', pairs)
+      const shards = await read<Shard>(pool, statements.hold, { ...target, generation, hold_ms: holdMs })
+      if (shards.length === 0) throw gone(target, generation)
+      const behind = shards.find((shard) => shard.live !== shard.hold_at || shard.other !== shard.hold_at)
+      if (probe.on) await probe.hit('projections.rebuild.held', shards)
       const mark = behind === undefined ? await retryingCall(() => unrefreshed(pool, target, generation)) : undefined
       if (behind === undefined && mark === undefined) {
-        const result = await retryLocked(pool, { target, definition, generation }, work, deadlineMs)
+        const result = await retryLocked(pool, pair, locked, deadlineMs)
         if (result !== undefined) return result
       }
-      if (monotonicMs() > deadlineMs) throw notLevel(target, behind ?? pairs[0]!, mark)
+      if (monotonicMs() > deadlineMs) throw notLevel(target, behind ?? shards[0]!, mark)
       await sleep(pollMs)
     }
   } finally {
@@ -332,13 +291,13 @@ async function whileHeld<T>(
 }
 
 /** Readers keep the tables, and handlers the cursors, for as long as their transactions last; what waits for them is tried again. */
-async function retryLocked<T>(pool: Pool, of: Omit<Switch, 'live'>, work: () => Promise<T>, deadlineMs: number): Promise<T> {
+async function retryLocked<T>(pool: Pool, pair: Pair, work: () => Promise<T>, deadlineMs: number): Promise<T> {
   for (;;) {
     try {
       return await work()
     } catch (error) {
       if (!isConflict(error)) throw error
-      if (monotonicMs() > deadlineMs) throw await stillRead(pool, of, error)
+      if (monotonicMs() > deadlineMs) throw await stillRead(pool, pair, error)
       await sleep(pollMs)
     }
   }
@@ -351,11 +310,7 @@ interface Holder {
   readonly seconds: number
 }
 
-async function stillRead(
-  pool: Pool,
-  { target, definition, generation }: Omit<Switch, 'live'>,
-  cause: unknown,
-): Promise<PawlError> {
+async function stillRead(pool: Pool, { target, definition, generation }: Pair, cause: unknown): Promise<PawlError> {
   const tables = definition.tables.flatMap(({ name }) => [tableOf(name, generation, true), tableOf(name, generation, false)])
   const holders = await read<Holder>(pool, statements.holders, { tables: textsLiteral(tables) })
   const sessions = holders.map(({ pid, name, state, seconds }) => `${pid} (${name || 'unnamed'}, ${state}, for ${seconds} s)`)
@@ -375,11 +330,11 @@ function gone(target: Target, generation: number): PawlError {
   return new PawlError('PAWL_NOT_FOUND', `There is no generation ${generation} of '${target.name}'.`)
 }
 
-function notLevel(target: Target, pair: Pair, mark: Mark | undefined): PawlError {
+function notLevel(target: Target, shard: Shard, mark: Mark | undefined): PawlError {
   const next = 'Check that a running worker defines it and that none is paused, and try again when its lag is small.'
   const where =
     mark === undefined
-      ? `did not reach the same position in time: shard ${pair.shard} is at ${pair.live} in the live one and at ${pair.other} in the other`
+      ? `did not reach the same position in time: shard ${shard.shard} is at ${shard.live} in the live one and at ${shard.other} in the other`
       : `did not finish refreshing in time: generation ${mark.generation} still has entities to refresh, such as '${mark.entity}'`
-  return new PawlError('PAWL_TIMED_OUT', `The generations of '${target.name}' ${where}. ${next}`, { details: { ...pair } })
+  return new PawlError('PAWL_TIMED_OUT', `The generations of '${target.name}' ${where}. ${next}`, { details: { ...shard } })
 }

@@ -2,10 +2,10 @@
 
 import type { Db } from '../../db/db.ts'
 import type { Connection, DatabaseOptions } from '../../db/driver.ts'
-import { statement, textsLiteral } from '../../db/statement.ts'
+import { type Parameter, statement, textsLiteral } from '../../db/statement.ts'
 import { PawlError } from '../../errors.ts'
 import { logBounds } from '../cursor.ts'
-import type { Defined } from '../definition.ts'
+import { type Defined, idOf } from '../definition.ts'
 import { qualifyTables, tableOf } from './tables.ts'
 
 /** sql/ of projections: one folder for all statements on its tables. */
@@ -43,15 +43,18 @@ export async function register(
     await assertTablesExist(connection, definition, await qualifyTables(database, definition))
     let known = await readProjection(connection, definition)
     if (known.length === 0) {
-      const { tenant, name, generation, kind, shards, channel, maxLagMs } = definition
-      const position = await startOf(connection, definition)
-      await connection.run(registerStatement, { tenant, name, generation, kind, shards, channel, position, max_lag_ms: maxLagMs })
+      await connection.run(registerStatement, { ...rowOf(definition), position: await startOf(connection, definition) })
       known = await readProjection(connection, definition)
     }
     assertAgrees(definition, known)
-    const { tenant, name, generation, maxLagMs } = definition
-    await connection.run(configureStatement, { tenant, name, generation, max_lag_ms: maxLagMs })
+    await connection.run(configureStatement, rowOf(definition))
   }
+}
+
+/** What the rows of a generation have of its definition. */
+export function rowOf(definition: Defined): Readonly<Record<string, Parameter>> {
+  const { kind, shards, channel, maxLag } = definition
+  return { ...idOf(definition), kind, shards, channel, max_lag_ms: maxLag ?? null }
 }
 
 /** After an incarnation was opened, which whoever forgets a projection looks for: what was forgotten just before is made anew. */

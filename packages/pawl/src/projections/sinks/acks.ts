@@ -4,71 +4,33 @@
 import type { LogEvent } from '../../events/types.ts'
 import { type Place, placeOf } from '../cursor.ts'
 
-/** Events that are not finished, in order, with their sizes. */
-class Open {
-  readonly #chars = new Map<number, number>()
-  chars = 0
-
-  get size(): number {
-    return this.#chars.size
-  }
-
-  has(position: number): boolean {
-    return this.#chars.has(position)
-  }
-
-  positions(): Iterable<number> {
-    return this.#chars.keys()
-  }
-
-  add(position: number, chars: number): void {
-    this.#chars.set(position, chars)
-    this.chars += chars
-  }
-
-  delete(position: number): void {
-    this.chars -= this.#chars.get(position) ?? 0
-    this.#chars.delete(position)
-    // Fractions of characters add up to a rounding error.
-    if (this.#chars.size === 0) this.chars = 0
-  }
-}
-
 export class Acks {
-  #place: Place
-  /** Up to here everything was looked at. */
-  #lookedTo: number
-  readonly #open = new Open()
-  /** Where events above the place stand, so that the place is always one whose id is known: the open ones, and the last before each. */
-  #known: Place[] = []
+  /** Events that are not finished, in order, with their sizes. */
+  readonly #open = new Map<number, number>()
+  /** The size of what is open, as it was read. */
+  openChars = 0
+  /** Up to here everything was read. */
+  lookedTo: number
+  /** Events whose ids are known, so that the place is one of them: the place itself, the open ones, and the last before each. */
+  #known: Place[]
   /** What an earlier holder had finished above its place. */
   #before: readonly (readonly [from: number, to: number])[]
-
-  constructor(place: Place, done: string) {
-    this.#place = place
-    this.#before = parseRanges(done)
-    this.#lookedTo = place.position
-  }
-
   /** Changes with everything that there may be to store. */
   version = 0
+
+  constructor(place: Place, done: string) {
+    this.#known = [place]
+    this.#before = parseRanges(done)
+    this.lookedTo = place.position
+  }
 
   get open(): number {
     return this.#open.size
   }
 
-  /** The size of what is open, as it was read. */
-  get openChars(): number {
-    return this.#open.chars
-  }
-
   /** How many places are kept: as many as are open, about, however many are finished above one that is not. */
   get kept(): number {
     return this.#known.length
-  }
-
-  get lookedTo(): number {
-    return this.#lookedTo
   }
 
   /** What the last holder had finished above its place was of a log that is no more, as far as anybody can tell. */
@@ -80,66 +42,68 @@ export class Acks {
   add(events: readonly LogEvent[], lookedTo: number, chars = 0): LogEvent[] {
     const fresh = events.filter(({ position }) => !this.#before.some(([from, to]) => position >= from && position <= to))
     const charsEach = chars / Math.max(1, events.length)
-    for (const event of fresh) this.#open.add(event.position, charsEach)
+    for (const event of fresh) this.#open.set(event.position, charsEach)
+    this.openChars += charsEach * fresh.length
     for (const event of events) this.#known.push(placeOf(event))
     // Not at every page, so that it costs little for each event.
     if (this.#known.length > 3 * this.#open.size + 16) this.#thinOut()
     // Positions that are none of ours are not worth a write each; `pass` moves over them now and then.
     if (events.length > 0) this.version++
-    this.#lookedTo = lookedTo
+    this.lookedTo = lookedTo
     return fresh
   }
 
   /** How many positions a crash would look at again, although nothing of ours is left among them. */
   get unpassed(): number {
-    return this.#open.size > 0 ? 0 : this.#lookedTo - (this.#known.at(-1) ?? this.#place).position
+    return this.#open.size > 0 ? 0 : this.lookedTo - this.#known.at(-1)!.position
   }
 
   /** Nothing of ours is between the last event that was read and this place, up to which everything was looked at. */
   pass(place: Place): void {
-    if (place.position !== this.#lookedTo) return
+    if (place.position !== this.lookedTo) return
     this.#known.push(place)
     this.version++
   }
 
   finish(position: number): void {
+    this.openChars -= this.#open.get(position) ?? 0
     this.#open.delete(position)
+    // Fractions of characters add up to a rounding error.
+    if (this.#open.size === 0) this.openChars = 0
     this.version++
   }
 
   /** The place as if these were finished too, and the ranges above it. */
   at(alsoFinished: ReadonlySet<number> = new Set()): { readonly place: Place; readonly done: string } {
-    const open = [...this.#open.positions()].filter((position) => !alsoFinished.has(position))
-    const low = (open[0] ?? this.#lookedTo + 1) - 1
-    let place = this.#place
-    for (const known of this.#known) {
-      if (known.position > low) break
-      place = known
-    }
+    const open = [...this.#open.keys()].filter((position) => !alsoFinished.has(position))
+    const low = (open[0] ?? this.lookedTo + 1) - 1
+    const place = this.#known[this.#countUpTo(low) - 1]!
     const ranges: string[] = []
     let from = place.position + 1
-    for (const position of [...open, this.#lookedTo + 1]) {
+    for (const position of [...open, this.lookedTo + 1]) {
       if (position > from) ranges.push(`[${from},${position})`)
       from = position + 1
     }
     // What the last holder had finished and this one has not come to yet.
     for (const [first, last] of this.#before)
-      if (last > this.#lookedTo) ranges.push(`[${Math.max(first, this.#lookedTo + 1)},${last + 1})`)
+      if (last > this.lookedTo) ranges.push(`[${Math.max(first, this.lookedTo + 1)},${last + 1})`)
     return { place, done: `{${ranges.join(',')}}` }
   }
 
   /** Of finished events only the last before an open one, and the last of all, can become the place. */
   #thinOut(): void {
     const isOpen = (place: Place | undefined) => place === undefined || this.#open.has(place.position)
-    this.#known = this.#known.filter((place, n) => isOpen(place) || isOpen(this.#known[n + 1]))
+    this.#known = this.#known.filter((place, n) => n === 0 || isOpen(place) || isOpen(this.#known[n + 1]))
   }
 
   /** The row says so now. */
   stored(place: Place): void {
-    this.#place = place
-    let count = 0
-    while (count < this.#known.length && this.#known[count]!.position <= place.position) count++
-    this.#known.splice(0, count)
+    this.#known.splice(0, this.#countUpTo(place.position), place)
+  }
+
+  #countUpTo(position: number): number {
+    const count = this.#known.findIndex((known) => known.position > position)
+    return count < 0 ? this.#known.length : count
   }
 }
 

@@ -12,7 +12,7 @@ import { engineBackoffMs } from '../../kernel/retry.ts'
 import { Wakeup } from '../../kernel/service.ts'
 import { type NextParked, nextUnparking, parkedEvent, tripBreaker, tryParked } from '../applier.ts'
 import { type HeldCursor, isLogOf, latch, passEveryMs } from '../cursor.ts'
-import { type DefinedSink, retryDelayMs } from '../definition.ts'
+import type { DefinedSink } from '../definition.ts'
 import { messageOf } from '../fenced.ts'
 import type { Host } from '../part.ts'
 import { Acks } from './acks.ts'
@@ -99,13 +99,15 @@ export class SinkLoop {
       this.#wakeup.fire()
     }
     this.cursor.signal.addEventListener('abort', onLost, { once: true })
-    await this.#begin()
+    let isChecked = false
     for (let failed = 0; !this.#isOver(); ) {
       try {
+        if (!isChecked) await this.#begin()
+        isChecked = true
         await this.#turn()
         failed = 0
         this.#loop.succeeded()
-        await this.#wakeup.wait(this.#state.isRunning && this.#acks.unpassed > 0 ? passEveryMs / 2 : this.#host.idleLookMs())
+        await this.#wakeup.wait(this.#state.isRunning && this.#acks.unpassed > 0 ? passEveryMs / 2 : this.#host.idlePollMs)
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) {
           this.cursor.lose(error)
@@ -130,18 +132,9 @@ export class SinkLoop {
   }
 
   async #begin(): Promise<void> {
-    for (let tried = 1; !this.#isOver(); tried++) {
-      try {
-        await this.#store.begin()
-        await this.#pages.begin()
-        if (!(await isLogOf(this.#host, this.cursor))) this.#state.stopped()
-        return
-      } catch (error) {
-        if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
-        this.#loop.failed(error)
-        await this.#pause(engineBackoffMs(error, tried))
-      }
-    }
+    await this.#store.begin()
+    await this.#pages.begin()
+    if (!(await isLogOf(this.#host, this.cursor))) this.#state.stopped()
   }
 
   /** This loop ends without a word about what it has done, and the next one starts from the row. */
@@ -205,7 +198,7 @@ export class SinkLoop {
   /** After a notification, after the end of a replayed event, and at each poll. */
   async #pollUnparking(): Promise<void> {
     if (monotonicMs() < this.#unparkAtMs || this.#isReplayTooEarly()) return
-    this.#unparkAtMs = monotonicMs() + this.#host.idleLookMs()
+    this.#unparkAtMs = monotonicMs() + this.#host.idlePollMs
     this.#store.forgetEnded()
     for (const next of await nextUnparking(this.#host, this.cursor)) {
       if (this.#isReplayTooEarly()) {
@@ -298,13 +291,13 @@ export class SinkLoop {
   }
 
   async #hand({ event, attempt }: Queued): Promise<void> {
-    const { name, timeoutMs, handle } = this.#definition
-    const leave = this.#host.watch(name, timeoutMs)
-    const call = new SinkCall(`${this.#host.installation()}/${name}/${event.id}`, attempt)
+    const { name, timeout, handle } = this.#definition
+    const leave = this.#host.watch(name, timeout)
+    const call = new SinkCall(`${this.#host.installation}/${name}/${event.id}`, attempt)
     this.#calls.add(call)
     try {
       const answer = handle(event, call)
-      if (isThenable(answer)) await call.race(answer, name, timeoutMs)
+      if (isThenable(answer)) await call.race(() => answer, `sink '${name}'`, timeout)
     } finally {
       this.#calls.delete(call)
       leave()
@@ -313,11 +306,10 @@ export class SinkLoop {
 
   async #failed(queued: Queued, error: unknown): Promise<void> {
     const { event, attempt } = queued
-    const { name } = this.#definition
-    const retryInMs = retryDelayMs(this.#definition, attempt, error, this.#host.onTrouble)
-    this.#host.failed(this.#definition, { name, key: event.key, position: event.position, attempt, error, retryInMs })
+    const { key, position, type } = event
+    const retryInMs = this.#host.failed(this.#definition, { key, position, attempt, error })
     if (retryInMs === undefined) {
-      const reason = `Event ${event.position} (${event.type}) failed ${attempt} time(s): ${messageOf(error)}`
+      const reason = `Event ${position} (${type}) failed ${attempt} time(s): ${messageOf(error)}`
       return this.#park(queued, reason, error)
     }
     this.#store.failed(event, attempt, error)
@@ -340,7 +332,7 @@ export class SinkLoop {
       this.#tellParked(event, reason)
     }
     await this.#flush()
-    await tripBreaker(this.#host, this.#definition).catch(this.#host.onTrouble)
+    await tripBreaker(this.#host, this.#definition).catch((reason: unknown) => this.#host.trouble(reason))
     // The breaker may have paused it.
     this.#state.expire()
   }

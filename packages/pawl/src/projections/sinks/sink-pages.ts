@@ -2,7 +2,7 @@
 
 import { type LogRead, readLog } from '../../events/read-log.ts'
 import { monotonicMs } from '../../kernel/clock.ts'
-import { filterOf, type HeldCursor, logBounds, passEvents, passEveryMs, placeAt } from '../cursor.ts'
+import { type HeldCursor, logBounds, passEvents, passEveryMs, placeAt } from '../cursor.ts'
 import type { Host } from '../part.ts'
 import type { Acks } from './acks.ts'
 
@@ -29,7 +29,7 @@ export class SinkPages {
   }
 
   async begin(): Promise<void> {
-    const { generation } = await logBounds(this.#host.reader)
+    const { generation } = await logBounds(this.#host.engine)
     const { logGeneration } = this.#cursor.place
     this.#generation = generation
     if (logGeneration !== null && logGeneration !== generation) this.#acks.forgetBefore()
@@ -68,7 +68,7 @@ export class SinkPages {
   async #read(limit: number): Promise<LogRead> {
     this.#hasMore = false
     try {
-      const page = await readLog(this.#host.reader, { after: this.#acks.lookedTo, limit, ...filterOf(this.#cursor) })
+      const page = await readLog(this.#host.engine, { after: this.#acks.lookedTo, limit, ...this.#cursor.filter })
       if (page.next < page.head) this.#hasMore = true
       return page
     } catch (error) {

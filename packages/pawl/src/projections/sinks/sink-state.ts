@@ -58,7 +58,7 @@ export class SinkState {
 
   /** Whether an operator moved an idle cursor: compared after a notification, and at each poll. */
   async isMoved(): Promise<boolean> {
-    if (monotonicMs() - this.#comparedMs < this.#host.idleLookMs()) return false
+    if (monotonicMs() - this.#comparedMs < this.#host.idlePollMs) return false
     this.#comparedMs = monotonicMs()
     return Number((await this.#row()).position) !== this.#cursor.place.position
   }

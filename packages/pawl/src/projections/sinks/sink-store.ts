@@ -52,6 +52,13 @@ interface Stored {
   readonly version: number
 }
 
+interface SinkStoreListeners {
+  readonly onState: (state: CursorState) => void
+  readonly onFreed: (events: readonly LogEvent[]) => void
+  /** The cursor is where none of our writes had put it. */
+  readonly onMoved: () => void
+}
+
 const noFailure: Failure = { attempts: 0, error: null }
 const nothing = (): News => ({ parks: [], behind: [], replayed: [], free: [], reparks: [] })
 
@@ -59,9 +66,7 @@ export class SinkStore {
   readonly #cursor: HeldCursor
   readonly #acks: Acks
   readonly #host: Host
-  readonly #onState: (state: CursorState) => void
-  readonly #onFreed: (events: readonly LogEvent[]) => void
-  readonly #onMoved: () => void
+  readonly #listeners: SinkStoreListeners
   readonly #parked = new Set<string>()
   /** Keys whose replayed event was stored since the last list of what is to be replayed was asked for. */
   readonly #ended = new Set<string>()
@@ -75,23 +80,11 @@ export class SinkStore {
   readonly #unanswered = new Set<string>()
   #isAbandoned = false
 
-  constructor(
-    cursor: HeldCursor,
-    acks: Acks,
-    host: Host,
-    listeners: {
-      onState: (state: CursorState) => void
-      onFreed: (events: readonly LogEvent[]) => void
-      /** The cursor is where none of our writes had put it. */
-      onMoved: () => void
-    },
-  ) {
+  constructor(cursor: HeldCursor, acks: Acks, host: Host, listeners: SinkStoreListeners) {
     this.#cursor = cursor
     this.#acks = acks
     this.#host = host
-    this.#onState = listeners.onState
-    this.#onFreed = listeners.onFreed
-    this.#onMoved = listeners.onMoved
+    this.#listeners = listeners
     this.#stored = { progress: progressOf(acks.at()), failure: noFailure, version: 0 }
   }
 
@@ -261,13 +254,13 @@ export class SinkStore {
   async #moved(row: { state: CursorState } | undefined, place: Place): Promise<void> {
     if (row !== undefined) {
       this.#cursor.place = place
-      this.#onState(row.state)
+      this.#listeners.onState(row.state)
       return
     }
     // Lost, which this throws; or an earlier write whose answer was lost had happened, and the next one starts from where it is. Anywhere else
     // an operator has put it, or a server that had not got what we wrote: then what we have read may be another log.
     const { isMoved } = await this.#cursor.reload(this.#host.engine)
-    if (isMoved && !this.#unanswered.has(nameOf(this.#cursor.place))) this.#onMoved()
+    if (isMoved && !this.#unanswered.has(nameOf(this.#cursor.place))) this.#listeners.onMoved()
     throw new Error(`The cursor of ${this.#cursor} is at another position; finished events are stored again from there.`)
   }
 
@@ -280,7 +273,7 @@ export class SinkStore {
       this.#host.events.emit('projection.unparked', { name: this.#cursor.definition.name, key: key.key })
       const freed = this.#news.behind.filter((event) => keyOf(event) === name)
       this.#news = { ...this.#news, behind: this.#news.behind.filter((event) => keyOf(event) !== name) }
-      this.#onFreed(freed)
+      this.#listeners.onFreed(freed)
     }
   }
 

@@ -438,13 +438,14 @@ where p.tenant = h.tenant
 returning p.shard
 
 -- name: latch
--- Stops a cursor whose log is not the one that it read, and tells a person. It holds nothing back from then on but its place.
--- Locks: the cursor's row, then the alert's.
+-- Stops a cursor whose log is not the one that it read. Its alert is open while it is latched. Retention still waits for its position.
+-- Locks: the cursor's row.
 -- Plan: cursor_pkey, cursor_position_pkey.
--- No row: lost, stopped already, or at another position than the one that was looked for in the log.
+-- No row: lost, stopped already, or at another position than the one that was compared with the log.
 update pawl.cursor c
 set state = 'latched',
-  reason = left(:reason::text, 2000)
+  reason = left(:reason::text, 2000),
+  stopped_at = pawl.now()
 where c.tenant = :tenant::text
   and c.name = :name::text
   and c.generation = :generation::integer
@@ -460,11 +461,11 @@ where c.tenant = :tenant::text
       and a.shard = :shard::integer
       and a.position = :position::bigint
   )
-returning pawl.raise_alert(c.tenant, 'cursor.latched', format('%s generation %s shard %s', c.name, c.generation, c.shard), c.reason)::text as raised
+returning c.shard
 
 -- name: mark-stale
 -- Cursors that are behind by more than their limit: they become stale, and no longer keep events from being removed.
--- Locks: their rows and those of their positions, SKIP LOCKED: one that has moved since the statement began is not behind. Then alerts.
+-- Locks: their rows and those of their positions, SKIP LOCKED: one that has moved since the statement began does not lag.
 -- Plan: the few rows of cursors, cursor_position_pkey, log_page_pkey.
 -- Rows: the cursors that became stale.
 with behind as materialized (
@@ -497,14 +498,14 @@ with behind as materialized (
 )
 update pawl.cursor c
 set state = 'stale',
-  reason = format('It was more than %s behind at position %s.', c.max_lag, b.position)
+  reason = format('It was more than %s behind at position %s.', c.max_lag, b.position),
+  stopped_at = pawl.now()
 from behind b
 where c.tenant = b.tenant
   and c.name = b.name
   and c.generation = b.generation
   and c.shard = b.shard
-returning c.name, c.generation, c.shard,
-  pawl.raise_alert(c.tenant, 'cursor.stale', format('%s generation %s shard %s', c.name, c.generation, c.shard), c.reason)::text as raised
+returning c.name, c.generation, c.shard
 
 -- name: pause
 -- Stops a projection or sink. Waits for a transaction that is moving it; none moves it afterwards. For refreshes that are under way there is
@@ -514,7 +515,8 @@ returning c.name, c.generation, c.shard,
 -- No row: it does not exist, or does not run.
 update pawl.cursor c
 set state = 'paused',
-  reason = left(:reason::text, 2000)
+  reason = left(:reason::text, 2000),
+  stopped_at = pawl.now()
 where c.tenant = :tenant::text
   and c.name = :name::text
   and (:generation::integer is null or c.generation = :generation::integer)
@@ -539,6 +541,8 @@ resumed as (
   update pawl.cursor c
   set state = 'running',
     reason = null,
+    stopped_at = null,
+    is_tripped = false,
     resumed_at = pawl.now()
   from stood s
   where c.tenant = s.tenant
@@ -605,8 +609,8 @@ where p.tenant = h.tenant
 returning p.shard
 
 -- name: trip-breaker
--- Pauses a generation of which so many keys or entities were parked within a while, counted from when it was last resumed, with one alert.
--- Locks: its cursors' rows, by shard, SKIP LOCKED: one that is locked is paused with the next key that is parked. Then the alert's.
+-- Pauses a generation of which so many keys or entities were parked within a while, counted from when it was last resumed.
+-- Locks: its cursors' rows, by shard, SKIP LOCKED: one that is locked is paused with the next key that is parked.
 -- Plan: by an index of each table. With rows in them: cursor_pkey, parked_key_pkey, dirty_due.
 -- No row: too few were parked, or it does not run.
 with since as materialized (
@@ -643,24 +647,19 @@ tripped as materialized (
     and (select count(*) from parked) >= :keys::integer
   order by c.shard
   for no key update skip locked
-),
-paused as (
-  update pawl.cursor c
-  set state = 'paused',
-    reason = format('%s keys have been parked since %s, so it is paused. Fix the cause, resume it, then unpark the keys.',
-      (select count(*) from parked), (select min(p.parked_at) from parked p))
-  from tripped t
-  where c.tenant = t.tenant
-    and c.name = t.name
-    and c.generation = t.generation
-    and c.shard = t.shard
-  returning c.tenant, c.name, c.reason
 )
-select p.reason, pawl.raise_alert(p.tenant, 'projection.breaker', p.name, p.reason)::text as raised
-from (
-  select distinct d.tenant, d.name, d.reason
-  from paused d
-) p
+update pawl.cursor c
+set state = 'paused',
+  is_tripped = true,
+  stopped_at = pawl.now(),
+  reason = format('%s keys have been parked since %s, so it is paused. Fix the cause, resume it, then unpark the keys.',
+    (select count(*) from parked), (select min(p.parked_at) from parked p))
+from tripped t
+where c.tenant = t.tenant
+  and c.name = t.name
+  and c.generation = t.generation
+  and c.shard = t.shard
+returning c.reason
 
 -- name: seen
 -- Whether the live generation has applied every event of a transaction.
@@ -810,42 +809,6 @@ order by c.name, c.generation, c.shard
 select s.removed_until::text as before, s.position::text as head, s.generation
 from pawl.log_head s
 where s.tenant = ''
-
--- name: resolve-alerts
--- Closes alerts whose cause is gone.
--- Locks: their rows, SKIP LOCKED; one that was raised again since stays open.
--- Plan: the few open alerts, and an index of each table. With rows in them: parked_key_pkey, dirty_due.
--- Rows: what was closed.
-with over as materialized (
-  select a.tenant, a.id, a.count
-  from pawl.alert a
-  where a.resolved_at is null
-    and (
-      (
-        a.code = 'projection.parked'
-        and not exists (select from pawl.parked_key k where k.tenant = a.tenant and k.name = a.subject)
-        and not exists (select from pawl.dirty d where d.tenant = a.tenant and d.name = a.subject and d.due_at = 'infinity')
-      )
-      or (
-        a.code = 'projection.breaker'
-        and not exists (select from pawl.cursor c where c.tenant = a.tenant and c.name = a.subject and c.state = 'paused')
-      )
-      or (
-        a.code in ('cursor.latched', 'cursor.stale')
-        and not exists (
-          select
-          from pawl.cursor c
-          where c.tenant = a.tenant
-            and 'cursor.' || c.state = a.code
-            and format('%s generation %s shard %s', c.name, c.generation, c.shard) = a.subject
-        )
-      )
-    )
-)
-select r.code, r.subject
-from (select array_agg(o.tenant) as tenants, array_agg(o.id) as ids, array_agg(o.count) as counts from over o) g
-cross join lateral pawl.resolve_alerts(g.tenants, g.ids, g.counts) r
-where g.ids is not null
 
 -- name: defining-runners
 -- Living processes whose code defines a projection or sink, whichever generation of it.

@@ -1,18 +1,13 @@
 -- name: park-key
--- Parks a key: its later events wait, other keys go on, and a person is told.
--- Locks: its own new row; the cursor's is held by the transaction. Then the alert's.
+-- Parks a key: its later events wait, other keys go on. The alert of the projection is open while it has one.
+-- Locks: its own new row; the cursor's is held by the transaction.
 -- Plan: an insert.
--- One row, without meaning.
-with parked as (
-  insert into pawl.parked_key as k (tenant, name, generation, shard, key_tenant, key, reason, error, attempts)
-  values (:tenant::text, :name::text, :generation::integer, :shard::integer, :key_tenant::text, :key::text, left(:reason::text, 2000),
-    left(:error::text, 4000), :attempts::integer)
-  on conflict (tenant, name, generation, shard, key_tenant, key)
-  do update set state = 'parked', reason = excluded.reason, error = excluded.error, attempts = k.attempts + excluded.attempts, parked_at = pawl.now()
-  returning k.tenant, k.name, k.reason
-)
-select pawl.raise_alert(p.tenant, 'projection.parked', p.name, p.reason)::text as raised
-from parked p
+-- No row is returned.
+insert into pawl.parked_key as k (tenant, name, generation, shard, key_tenant, key, reason, error, attempts)
+values (:tenant::text, :name::text, :generation::integer, :shard::integer, :key_tenant::text, :key::text, left(:reason::text, 2000),
+  left(:error::text, 4000), :attempts::integer)
+on conflict (tenant, name, generation, shard, key_tenant, key)
+do update set state = 'parked', reason = excluded.reason, error = excluded.error, attempts = k.attempts + excluded.attempts, parked_at = pawl.now()
 
 -- name: park-events
 -- Puts events of parked keys behind each other, in the transaction that moves the cursor past them.
@@ -106,7 +101,7 @@ with listed as (
   where k.tenant = :tenant::text
     and k.name = :name::text
   union all
-  select d.generation, 0, '', d.entity, 'parked', 'The refresh failed.', max(d.last_error), max(d.attempts), min(d.parked_at),
+  select d.generation, 0, '', d.entity, 'parked', max(d.reason), max(d.last_error), max(d.attempts), min(d.parked_at),
     sum(cardinality(array_remove(d.positions, 0)))::integer, nullif(min(d.position), 0)
   from pawl.dirty d
   where d.tenant = :tenant::text
