@@ -1,9 +1,11 @@
 // Public names of batches.
+
+export type { Page as BatchPage } from '../kernel/pages.ts'
 export { Batches } from './batches.ts'
-export type { BatchPage } from './reads.ts'
 export type {
   Allowance,
   Batch,
+  BatchHandlers,
   BatchItem,
   BatchKind,
   BatchOptions,
@@ -11,6 +13,7 @@ export type {
   BatchState,
   BatchWhy,
   Item,
+  ItemHandler,
   ItemToRestore,
   NewItem,
   Started,

@@ -142,6 +142,10 @@ export class Attempt {
   get payload(): unknown {
     return this.call?.payload
   }
+  /** In log lines. */
+  get named(): Readonly<Record<string, unknown>> {
+    return { job: this.id, kind: this.kind, ...this.definition.settleWith?.about(this.payload) }
+  }
   get limits(): PayloadLimits {
     return this.runtime.limits
   }

@@ -254,11 +254,7 @@ export interface PageOptions {
   readonly after?: string
 }
 
-export interface Page<Item> {
-  readonly items: readonly Item[]
-  /** Give it as `after` for the next page; null: this was the last. */
-  readonly next: string | null
-}
+export type { Page } from '../kernel/pages.ts'
 
 /** As-of: a pinned number, a submission's id, or a time. */
 export type At = { readonly number: string } | { readonly submission: string } | { readonly time: Date }
