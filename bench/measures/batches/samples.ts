@@ -9,6 +9,8 @@ export const plainJobs: System = { name: 'plain jobs', module: 'batches/pawl', v
 export const flows: System = { name: 'BullMQ flows', module: 'batches/bullmq' }
 export const byHand: System = { name: 'by hand on graphile localQueue', module: 'batches/graphile' }
 export const seed: System = { name: 'select_for_update', module: 'batches/seed' }
+/** Our statements of completion, without a worker. */
+export const completions: System = { name: 'completions', module: 'batches/completions' }
 export const copy: System = { name: 'COPY', module: 'batches/copy' }
 
 /** Moments of a batch, by the machine's clock. */
@@ -20,12 +22,20 @@ export interface Through {
   /** Of Pawl: the first handler is called, and `onEnd` is. */
   readonly firstAt?: number
   readonly calledAt?: number
+  /** Items in a flush, on average. */
+  readonly flush?: number
 }
 
 /** The end of all items of a batch whose items have jobs already. */
-export function complete(context: Context, system: System, count: number, ...args: readonly unknown[]): Promise<Through> {
+export function complete(
+  context: Context,
+  system: System,
+  task: string,
+  count: number,
+  ...args: readonly unknown[]
+): Promise<Through> {
   return context.server.withDatabase((database) =>
-    withChild(context, database, system, (child) => child.call<Through>('run', 'complete', count, ...args)),
+    withChild(context, database, system, (child) => child.call<Through>('run', task, count, ...args)),
   )
 }
 

@@ -82,7 +82,9 @@ export function open(_started: unknown, variant: string | undefined): Peer {
     defineBatch(handler, () => undefined)
     worker = await startWorker(pawl, 'jobs', concurrency)
     await until(`exists (select from pawl.batch where id = ${id} and state = 'finished')`)
-    return { from, startedAt, firstAt, to: now() }
+    const to = now()
+    const { done, settles } = pawl.running[0]!.metrics()
+    return { from, startedAt, firstAt, to, flush: done / Math.max(1, settles) }
   }
 
   async function throughJobs(count: number, concurrency: number) {

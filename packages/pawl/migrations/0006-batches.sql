@@ -23,7 +23,7 @@ create table pawl.batch (
   queue text collate "C" not null,
   policy text not null,
   state text collate "C" not null default 'queued',
-  steps text[] not null,
+  step text not null,
   allowance jsonb not null,
   prepared jsonb,
   boundary_sums jsonb,
@@ -43,7 +43,8 @@ create index batch_queued on pawl.batch (tenant, track, id) where state = 'queue
 create index batch_open on pawl.batch (name, tenant, id) where closed_at is null and state <> 'queued';
 comment on table pawl.batch is 'One row per batch. Transitions and steps write it; items never do. Counts and sums are derived from pawl.batch_item.';
 comment on column pawl.batch.fence is 'Drawn when it starts to run. Its steps and items name it in every write.';
-comment on column pawl.batch.job_id is 'The job of its current step: prepare, the boundary, feeding, or the end.';
+comment on column pawl.batch.step is 'The step it is at: prepare, step (the boundary, then feeding) or end.';
+comment on column pawl.batch.job_id is 'The job of that step.';
 comment on column pawl.batch.fed is 'Items up to this number have a job.';
 comment on column pawl.batch.boundary_at is 'The destructive step is committed. Before it an end restores the items; after it nothing is reverted.';
 comment on column pawl.batch.ending_until is 'A cancel or a replacement waits for its lock: until then no guard gets it.';
@@ -83,10 +84,10 @@ comment on table pawl.batch_cursor is 'Items up to this number have ended, and l
 
 create view pawl.batch_view as
 select b.tenant, b.id, b.name, b.track, b.queue, b.policy, b.state, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.started_at, b.ended_at,
-  b.closed_at, b.created_at, b.prepared, b.boundary_sums, b.meta, b.by, b.rerun_of, b.end_reason, b.steps, b.job_id, b.fence, b.boundary_at, b.fed,
+  b.closed_at, b.created_at, b.prepared, b.boundary_sums, b.meta, b.by, b.rerun_of, b.end_reason, b.job_id, b.fence, b.boundary_at, b.fed,
   case
     when b.state = 'running' and b.boundary_at is not null then 'items'
-    when b.state = 'running' and 'prepare' = any (b.steps) and b.prepared is null then 'prepare'
+    when b.state = 'running' and b.step = 'prepare' then 'prepare'
     when b.state = 'running' then 'boundary'
     when b.state <> 'queued' and b.closed_at is null then 'end'
   end as phase
@@ -112,7 +113,8 @@ return least((p_allowance ->> 'maxMs')::double precision, greatest((p_allowance 
 create function pawl.step_batch(p_tenant text, p_id bigint, p_kind text, p_payload jsonb default '{}') returns void
 language sql set search_path = pg_catalog, pg_temp as $$
   update pawl.batch b
-  set job_id = (
+  set step = p_kind,
+    job_id = (
     select j.id
     from pawl.enqueue_many(b.tenant, b.queue, 'pawl.batch.' || b.name || '.' || p_kind,
       jsonb_build_array(p_payload || jsonb_build_object('batch', b.id::text, 'fence', b.fence::text)), p_priority => 100) j(id)
@@ -207,7 +209,7 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 declare
   v_id bigint;
   v_total integer;
-  v_steps text[];
+  v_step text;
   v_is_overdue boolean;
 begin
   loop
@@ -235,13 +237,13 @@ begin
         order by q.id = p_next desc nulls last, q.id
         limit 1
       )
-    returning b.id, b.total, b.steps into v_id, v_total, v_steps;
+    returning b.id, b.total, b.step into v_id, v_total, v_step;
     if not found then
       return;
     end if;
     perform pawl.batch_event(p_tenant, v_id, 'batch.started');
     if v_total > 0 then
-      perform pawl.step_batch(p_tenant, v_id, case when 'prepare' = any (v_steps) then 'prepare' else 'step' end);
+      perform pawl.step_batch(p_tenant, v_id, v_step);
       perform pawl.enqueue_many(b.tenant, b.queue, 'pawl.batch.watch', jsonb_build_array(jsonb_build_object('batch', b.id::text, 'fence', b.fence::text)),
         p_delay_ms => least(15000, b.allowance_ms), p_priority => 100)
       from pawl.batch b
@@ -495,7 +497,7 @@ begin
     cancelled as materialized (
       select c.id
       from (select g.tenant, array_agg(g.id order by g.id) as ids from given g where not g.is_open group by g.tenant) o
-      cross join lateral pawl.cancel_jobs(o.tenant, o.ids, 'its batch has ended', false) c(id)
+      cross join lateral pawl.cancel_jobs(o.tenant, o.ids, 'its batch has ended', p_wait => false) c(id)
     )
     select array_agg(g.tenant), array_agg(g.id), array_agg(g.fence), array_agg(g.result), array_agg(g.progress), array_agg(g.ran_ms), array_agg(g.batch),
       array_agg(g.n), array_agg(g.outcome), array_agg(g.error)
@@ -565,7 +567,7 @@ begin
       and j.kind = 'pawl.batch.' || v_name || '.item'
       and j.payload ->> 'batch' = p_id::text
     order by j.id
-    limit case when v_fed = 0 then 2000 else 10000 end
+    limit 10000
   ),
   gone as materialized (
     select w.n
@@ -602,7 +604,8 @@ begin
 end
 $$;
 
--- Gives the next items their jobs: 5,000, or fewer if their data takes more than 16 MB. False: the batch does not run any more.
+-- Gives the next items their jobs: 2,000 at first, so that they begin early, then 10,000; fewer if their data takes more than 16 MB. False: the batch does
+-- not run any more.
 create function pawl.feed_batch(p_tenant text, p_id bigint, p_fence bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare

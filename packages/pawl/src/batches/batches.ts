@@ -5,15 +5,28 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { assertOutsideTx } from '../events/append.ts'
 import { currentTenant } from '../kernel/handler.ts'
-import { type Page, resolve } from '../kernel/options.ts'
+import { resolve } from '../kernel/options.ts'
+import type { Page } from '../kernel/pages.ts'
 import { read } from '../kernel/retry.ts'
-import { batchOf, callOf, checkBatchId, defineBatch, nameOf, noBatch, type Registry } from './definition.ts'
+import {
+  batchOf,
+  callOf,
+  checkBatchId,
+  type DefinedBatch,
+  defineBatch,
+  hasHandler,
+  nameOf,
+  noBatch,
+  type Registry,
+  withHandlers,
+} from './definition.ts'
 import { endTable, extendTable, itemsTable, listTable, rerunTable, startTable, stuckTable } from './options.ts'
 import { listBatches, listItems, listStuck, needBatch } from './reads.ts'
 import { endTriesMax, rerunBatch, startBatch } from './start.ts'
-import { defineKinds, defineShared } from './steps.ts'
+import { defineKinds } from './steps.ts'
 import type {
   Batch,
+  BatchHandlers,
   BatchItem,
   BatchKind,
   BatchOptions,
@@ -63,20 +76,35 @@ export class Batches {
     return this.#given ?? currentTenant()
   }
 
-  /** Declares a batch. The workers of this process run its steps and items. */
-  define<Data = unknown>(name: string, options: BatchOptions<Data>): BatchKind<Data> {
-    const { batches } = this.#registry
+  /**
+   * Declares a batch and its handlers. The workers of this process run its steps and items: a process that only starts it leaves the handlers out, and
+   * the module of the worker gives them with `handle`.
+   */
+  define<Data = unknown, Input = Data>(name: string, options: BatchOptions<Data, Input> = {}): BatchKind<Input, Data> {
     const batch = defineBatch(name, options as unknown as BatchOptions<never>)
-    if (batches.has(name))
+    if (this.#registry.batches.has(name))
       throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The batch '${name}' is already defined. Define each batch once.`)
-    if (batches.size === 0) defineShared(this.#registry, batch.item.queue)
-    defineKinds(this.#registry, batch)
-    batches.set(name, batch)
+    this.#add(batch)
     return { name }
   }
 
+  /** Gives a batch that was defined without them its handlers, in the processes that work. */
+  handle<Input, Data>(batch: BatchKind<Input, Data>, handlers: BatchHandlers<Data>): void {
+    const defined = batchOf(this.#registry, callOf('handle', nameOf(batch)), batch)
+    this.#add(withHandlers(defined, handlers as unknown as BatchHandlers<never>))
+  }
+
+  #add(batch: DefinedBatch): void {
+    if (hasHandler(batch)) defineKinds(this.#registry, batch)
+    this.#registry.batches.set(batch.name, batch)
+  }
+
   /** Starts a batch, or queues it. With `tx` it is there if and only if your transaction commits, which holds its track until then. */
-  async start<Data>(batch: BatchKind<Data> | string, items: Iterable<NewItem>, options: StartOptions = {}): Promise<Started> {
+  async start<Input>(
+    batch: BatchKind<Input, unknown> | string,
+    items: Iterable<NewItem<Input>>,
+    options: StartOptions = {},
+  ): Promise<Started> {
     const call = callOf('start', nameOf(batch))
     const resolved = resolve(call, startTable, options)
     if (resolved.tx === undefined) assertOutsideTx(call)
@@ -140,10 +168,10 @@ export class Batches {
     return { deadline: row.deadline }
   }
 
-  /** Starts a new batch of those items of an ended one that failed or have not ended. */
+  /** Starts a new batch of those items of an ended one that failed or have not ended. `tx` as for start. */
   async rerun(id: string, options: RerunOptions = {}): Promise<Started> {
     const resolved = resolve(callOf('rerun', id), rerunTable, options)
-    assertOutsideTx(callOf('rerun', id), noTx)
+    if (resolved.tx === undefined) assertOutsideTx(callOf('rerun', id))
     return rerunBatch(this.#registry, this.#tenant, checkBatchId(this.#tenant, id), resolved)
   }
 

@@ -5,16 +5,16 @@ import type { Pool } from '../db/driver.ts'
 import { PawlError, shown } from '../errors.ts'
 import type { Jobs } from '../jobs/jobs.ts'
 import { assertUsers } from '../jobs/options.ts'
+import type { StandardSchema } from '../jobs/types.ts'
 import { check, type Resolved, refused, required, resolve, text } from '../kernel/options.ts'
 import type { Finisher } from './finish.ts'
-import { batchTable } from './options.ts'
-import type { BatchOptions } from './types.ts'
+import { batchTable, handlersTable } from './options.ts'
+import type { BatchHandlers, BatchOptions } from './types.ts'
 
-export interface DefinedBatch extends Resolved<typeof batchTable> {
+export interface DefinedBatch extends Omit<Resolved<typeof batchTable>, 'schema'> {
   readonly name: string
   readonly track: string
-  /** Those of its steps that are functions of the user's, as the batch's row keeps them. */
-  readonly steps: readonly string[]
+  readonly schema: StandardSchema | undefined
 }
 
 export interface Registry {
@@ -39,12 +39,35 @@ export function defineBatch(name: string, given: BatchOptions<never>): DefinedBa
   assertUsers(call, 'name', name)
   const options = resolve(call, batchTable, given)
   const { item, allowance } = options
-  if ((item.run === undefined) === (item.tx === undefined)) throw refused(call, 'give item a handler: either run or tx')
+  assertNotBoth(call, item)
+  const alone = hasHandler(options) ? undefined : stepNames.find((step) => options[step] !== undefined)
+  if (alone !== undefined) throw refused(call, `${alone} needs a handler of items beside it: give item run or tx`)
   if (allowance.maxMs < allowance.minMs)
     throw refused(call, `allowance.maxMs must be at least allowance.minMs (${allowance.minMs}), got ${allowance.maxMs}`)
   assertUsers(call, 'item.queue', item.queue)
-  const steps = stepNames.filter((step) => options[step] !== undefined)
-  return { ...options, name, track: options.track ?? name, steps }
+  return { ...options, name, track: options.track ?? name, schema: options.schema as StandardSchema | undefined }
+}
+
+/** The batch with the handlers that `handle` was given. */
+export function withHandlers(batch: DefinedBatch, given: BatchHandlers<never>): DefinedBatch {
+  const call = callOf('handle', batch.name)
+  if (hasHandler(batch))
+    throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The batch '${batch.name}' already has its handlers. Give each batch one set.`)
+  const { item, ...steps } = resolve(call, handlersTable, given)
+  assertNotBoth(call, item)
+  const handled = { ...batch, ...steps, item: { ...batch.item, ...item } }
+  if (!hasHandler(handled)) throw refused(call, 'give item a handler: either run or tx')
+  return handled
+}
+
+type WithItem = Pick<DefinedBatch, 'item'>
+
+export function hasHandler({ item }: WithItem): boolean {
+  return item.run !== undefined || item.tx !== undefined
+}
+
+function assertNotBoth(call: string, { run, tx }: Pick<DefinedBatch['item'], 'run' | 'tx'>): void {
+  if (run !== undefined && tx !== undefined) throw refused(call, 'give item a handler: either run or tx, not both')
 }
 
 /** A call as messages name it: batches.start('reparse'). */

@@ -87,6 +87,10 @@ export class Finisher {
           batch_fences: numbersLiteral(items.map(({ fence }) => fence)),
         }
       },
+      about: (payload) => {
+        const { batch, n, key } = (payload ?? {}) as Partial<ItemPayload>
+        return { batch, n, key }
+      },
       settled: (attempts) => {
         const refs = new Map<string, BatchRef>()
         for (const { tenant, payload } of attempts) {

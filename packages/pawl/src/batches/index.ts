@@ -1,7 +1,10 @@
 // Public names of batches.
+
+export type { Page as BatchPage } from '../kernel/pages.ts'
 export { Batches } from './batches.ts'
 export type {
   Batch,
+  BatchHandlers,
   BatchItem,
   BatchKind,
   BatchOptions,
@@ -9,6 +12,7 @@ export type {
   BatchState,
   BatchWhy,
   Item,
+  ItemHandler,
   ItemToRestore,
   NewItem,
   Started,

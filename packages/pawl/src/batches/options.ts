@@ -1,6 +1,6 @@
 // The options of batches, as tables.
 
-import { kindTable } from '../jobs/options.ts'
+import { kindTable, standardSchema } from '../jobs/options.ts'
 import {
   anyText,
   callback,
@@ -19,9 +19,11 @@ import {
 import { batchStates } from './states.ts'
 import type {
   Allowance,
+  BatchHandlers,
   BatchOptions,
   EndOptions,
   ExtendOptions,
+  ItemHandler,
   ItemOptions,
   ListBatchesOptions,
   ListItemsOptions,
@@ -45,11 +47,15 @@ export const allowanceTable = {
   maxMs: integer({ from: 1, to: allowanceMsMax, default: allowanceMsMax, doc: 'The longest allowance.' }),
 } satisfies TableOf<Allowance>
 
-export const itemTable = {
-  run: callback<NonNullable<ItemOptions['run']>>({ doc: 'The handler. Its effects may be anywhere, and happen at least once.' }),
-  tx: callback<NonNullable<ItemOptions['tx']>>({
+const itemHandlerTable = {
+  run: callback<NonNullable<ItemHandler['run']>>({ doc: 'The handler. Its effects may be anywhere, and happen at least once.' }),
+  tx: callback<NonNullable<ItemHandler['tx']>>({
     doc: 'The handler. Its effects go through its transaction, and happen exactly once.',
   }),
+} satisfies TableOf<ItemHandler>
+
+export const itemTable = {
+  ...itemHandlerTable,
   retry: kindTable.retry,
   timeout: kindTable.timeout,
   concurrency: kindTable.concurrency,
@@ -58,24 +64,35 @@ export const itemTable = {
 
 const trackName = (doc: string, otherwise?: string) => text({ to: 200, doc, ...(otherwise === undefined ? {} : { otherwise }) })
 
+const stepsTable = {
+  prepare: callback<NonNullable<BatchHandlers['prepare']>>({ doc: 'The reversible step before the boundary, at least once.' }),
+  boundary: callback<NonNullable<BatchHandlers['boundary']>>({ doc: 'The destructive step, in one transaction.' }),
+  restore: callback<NonNullable<BatchHandlers['restore']>>({
+    doc: 'Restores items of a batch that ended before its boundary, each once.',
+  }),
+  onEnd: callback<NonNullable<BatchHandlers['onEnd']>>({ doc: 'Called exactly once, after the end is committed.' }),
+} satisfies TableOf<Omit<BatchHandlers, 'item'>>
+
+export const handlersTable = {
+  item: required(nested(itemHandlerTable, { doc: 'How one item is done.' })),
+  ...stepsTable,
+} satisfies TableOf<BatchHandlers>
+
 export const batchTable = {
-  item: required(nested(itemTable, { doc: 'How one item is done.' })),
+  item: nested(itemTable, { doc: 'How one item is done.' }),
+  ...stepsTable,
+  schema: standardSchema('The schema of the data of an item, checked at the start and at each run.'),
   track: trackName('Batches of one track never run at once.', 'its name'),
   policy: oneOf(policies, { default: 'refuse', doc: 'What a start does while another batch of its track runs.' }),
   allowance: nested(allowanceTable, { doc: 'How long a batch may run, by its size.' }),
-  prepare: callback<NonNullable<BatchOptions['prepare']>>({ doc: 'The reversible step before the boundary, at least once.' }),
-  boundary: callback<NonNullable<BatchOptions['boundary']>>({ doc: 'The destructive step, in one transaction.' }),
-  restore: callback<NonNullable<BatchOptions['restore']>>({
-    doc: 'Restores items of a batch that ended before its boundary, each once.',
-  }),
-  onEnd: callback<NonNullable<BatchOptions['onEnd']>>({ doc: 'Called exactly once, after the end is committed.' }),
 } satisfies TableOf<BatchOptions>
 
 const by = text({ to: 200, doc: 'The person who acts.' })
+const meta = record({ doc: 'Kept with the batch.' })
 
 export const startTable = {
   units: number({ from: 0, to: 1e15, default: 0, doc: 'Units of work beside those of the items.' }),
-  meta: record({ doc: 'Kept with the batch.' }),
+  meta,
   track: trackName('The track of this batch.', 'that of its definition'),
   policy: oneOf(policies, { otherwise: 'that of its definition', doc: 'What this start does while another batch runs.' }),
   by,
@@ -122,5 +139,8 @@ export const extendTable = {
 
 export const rerunTable = {
   only: oneOf(['failed', 'unfinished', 'both'], { default: 'both', doc: 'The items that the new batch has.' }),
+  policy: oneOf(policies, { otherwise: 'that of the first', doc: 'What this start does while another batch runs.' }),
+  meta,
   by,
+  tx: ownTx,
 } satisfies TableOf<RerunOptions>

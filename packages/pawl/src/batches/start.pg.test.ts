@@ -279,8 +279,8 @@ test('a track with 1,000 queued batches refuses one more', async () => {
   await pawl.batches.start(reparse, files(1))
   const { id } = await pawl.batches.start(reparse, files(1))
   await db.query(
-    `insert into pawl.batch (name, track, queue, policy, steps, total, allowance, allowance_ms)
-     select b.name, b.track, b.queue, b.policy, b.steps, 0, b.allowance, b.allowance_ms from pawl.batch b, generate_series(1, 998) where b.id = $1`,
+    `insert into pawl.batch (name, track, queue, policy, step, total, allowance, allowance_ms)
+     select b.name, b.track, b.queue, b.policy, b.step, 0, b.allowance, b.allowance_ms from pawl.batch b, generate_series(1, 998) where b.id = $1`,
     [id],
   )
   expect(await pawl.batches.start(reparse, files(1))).toMatchObject({ state: 'queued' })

@@ -5,6 +5,7 @@ import type { AnyTx } from '../db/adapters.ts'
 import type { TxDb } from '../db/db.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
+import { assertParses } from '../jobs/kinds.ts'
 import { check, number, type Resolved, refused, required, text } from '../kernel/options.ts'
 import { atIndex, invalid, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
@@ -63,7 +64,7 @@ export async function startBatch(
   options: Resolved<typeof startTable>,
 ): Promise<Started> {
   const call = callOf('start', batch.name)
-  const { chunks, total, units } = readItems(registry, call, items)
+  const { chunks, total, units } = await readItems(registry, batch, call, items)
   const { track = batch.track, policy = batch.policy, by = null, tx } = options
   const values = {
     tenant,
@@ -72,11 +73,11 @@ export async function startBatch(
     by,
     name: batch.name,
     queue: batch.item.queue,
-    steps: textsLiteral(batch.steps),
+    step: batch.prepare === undefined ? 'step' : 'prepare',
     total,
     units: units + options.units,
     allowance: JSON.stringify(batch.allowance),
-    meta: options.meta === undefined ? null : toJson(options.meta, `${call}: meta`, { bytesMax: registry.payloadBytesMax }),
+    meta: metaText(registry, call, options.meta),
   }
   return startIn(registry, tenant, tx, async (db) => {
     const [running] = policy === 'refuse' ? await db.run<{ id: string }>(runningStatement, { tenant, track }) : []
@@ -95,16 +96,22 @@ export async function rerunBatch(
   registry: Registry,
   tenant: string,
   of: string,
-  { only, by }: Resolved<typeof rerunTable>,
+  options: Resolved<typeof rerunTable>,
 ): Promise<Started> {
+  const { only, policy = null, by = null, tx } = options
+  const meta = metaText(registry, callOf('rerun', of), options.meta)
   const batch = await needBatch(registry.pool, tenant, of)
   const outcomes = textsLiteral(only === 'both' ? ['failed', 'unfinished'] : [only])
-  return startIn(registry, tenant, undefined, async (db) => {
+  return startIn(registry, tenant, tx, async (db) => {
     const [row] = await db.run<{ id: string }>(rerunItemsStatement, { tenant, of, only: outcomes })
     if (row === undefined) throw notAgain(batch, only)
-    await db.run(rerunStatement, { tenant, id: row.id, of, by: by ?? null })
-    return settleStart(db, { tenant, track: batch.track, id: row.id, is_own: true })
+    await db.run(rerunStatement, { tenant, id: row.id, of, policy, meta, by })
+    return settleStart(db, { tenant, track: batch.track, id: row.id, is_own: tx === undefined })
   })
+}
+
+function metaText({ payloadBytesMax: bytesMax }: Registry, call: string, meta: unknown): string | null {
+  return meta === undefined ? null : toJson(meta, `${call}: meta`, { bytesMax })
 }
 
 function notAgain({ id, name, state, endedAt }: BatchReport, only: Resolved<typeof rerunTable>['only']): PawlError {
@@ -182,7 +189,12 @@ interface Read {
 }
 
 /** Everything is checked before anything is written into a transaction that may be the caller's. */
-function readItems({ payloadBytesMax }: Registry, call: string, items: Iterable<NewItem>): Read {
+async function readItems(
+  { payloadBytesMax: bytesMax }: Registry,
+  { name, schema }: DefinedBatch,
+  call: string,
+  items: Iterable<NewItem>,
+): Promise<Read> {
   if (typeof items !== 'object' || items === null || !(Symbol.iterator in items))
     throw refused(call, `items must be an array or another iterable of items, got ${shown(items)}`)
   const keys = new Set<string>()
@@ -199,7 +211,8 @@ function readItems({ payloadBytesMax }: Registry, call: string, items: Iterable<
       keys.add(key)
       const own = check(call, `items[${index}].units`, itemUnits, item.units) ?? 0
       units += own
-      texts.push(toJson({ key, data, before, units: own }, `${call}: item`, { bytesMax: payloadBytesMax }))
+      texts.push(toJson({ key, data, before, units: own }, `${call}: item`, { bytesMax }))
+      if (schema !== undefined) await assertParses({ name, schema, noun: 'data' }, data, JSON.stringify(data))
     } catch (error) {
       throw atIndex(error, index)
     }

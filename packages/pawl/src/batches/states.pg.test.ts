@@ -29,8 +29,8 @@ test.each([
   ["policy = 'guess'", 'policy_known'],
 ])('the table refuses %s', async (change, name) => {
   await db.query(
-    `insert into pawl.batch (id, name, track, queue, policy, steps, total, allowance, allowance_ms)
-     values (1, 'a', 'a', 'default', 'refuse', '{}', 1, '{}', 1) on conflict do nothing`,
+    `insert into pawl.batch (id, name, track, queue, policy, step, total, allowance, allowance_ms)
+     values (1, 'a', 'a', 'default', 'refuse', 'step', 1, '{}', 1) on conflict do nothing`,
   )
   await expect(db.query(`update pawl.batch set ${change} where id = 1`)).rejects.toMatchObject({ constraint: name })
 })

@@ -5,16 +5,18 @@ import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { describeError, isPawlError, NonRetryable, PawlError, shown } from '../errors.ts'
 import type { RunContext } from '../jobs/call.ts'
-import { defineOwn } from '../jobs/jobs.ts'
-import type { Job, JobContext, JobTx, KindOptions } from '../jobs/types.ts'
+import { defineOwn, type Jobs } from '../jobs/jobs.ts'
+import { parse } from '../jobs/kinds.ts'
+import type { Handler, Job, JobContext, JobTx, KindOptions } from '../jobs/types.ts'
 import { insideTx } from '../kernel/handler.ts'
 import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
-import { type DefinedBatch, keepDays, type Registry } from './definition.ts'
+import { type DefinedBatch, hasHandler, keepDays, type Registry } from './definition.ts'
 import type { BatchRef, ItemPayload } from './finish.ts'
 import { needBatch } from './reads.ts'
 import type { Item, ItemToRestore, Sums } from './types.ts'
 
+const prepareFirstStatement = statement(import.meta.url, 'prepare-first')
 const preparedStatement = statement(import.meta.url, 'prepared')
 const boundaryStatement = statement(import.meta.url, 'boundary')
 const boundarySumsStatement = statement(import.meta.url, 'boundary-sums')
@@ -50,8 +52,7 @@ interface EndPayload extends StepPayload {
 }
 
 /** The kinds that all batches share. */
-export function defineShared(registry: Registry, queue: string): void {
-  const jobs = registry.jobs('')
+function defineShared(registry: Registry, jobs: Jobs, queue: string): void {
   jobs.define<StepPayload>('pawl.batch.watch', {
     queue,
     retry: forever,
@@ -66,6 +67,7 @@ export function defineShared(registry: Registry, queue: string): void {
 export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   const { name, item } = batch
   const jobs = registry.jobs('')
+  if (![...registry.batches.values()].some(hasHandler)) defineShared(registry, jobs, item.queue)
   const onDead: NonNullable<KindOptions<unknown>['onDead']> = ({ tenant }) => registry.finisher.tendNamed(registry, tenant, name)
   const step = { queue: item.queue, timeout: '1d', onDead }
   jobs.define<StepPayload>(`pawl.batch.${name}.prepare`, {
@@ -83,32 +85,31 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
     retry: forever,
     tx: (job, tx) => end(batch, job, tx).catch(retryable),
   })
-  const options = { queue: item.queue, timeout: item.timeout, concurrency: item.concurrency, retry: given(item.retry), onDead }
-  const { run, tx: inTx } = item
-  const answer = async (job: Job<ItemPayload>, context: JobContext, work: () => unknown) => {
+  const { run, tx: inTx, retry, ...options } = item
+  const answer = async (job: Job<ItemPayload>, context: JobContext, handle: (given: never) => unknown) => {
     const ended = registry.finisher.running(registry, refOf(job), job.payload.n)
     try {
-      return checkSums(subjectOf(name, job), await work())
+      return checkSums(subjectOf(name, job), await handle(itemOf(name, job, await dataOf(batch, job)) as never))
     } finally {
       ended()
       if ((context as RunContext).isAborted) await noteLate(registry, job)
     }
   }
-  const handler =
+  const handler: Handler<ItemPayload> =
     run === undefined
-      ? {
-          tx: (job: Job<ItemPayload>, tx: JobTx, context: JobContext) =>
-            answer(job, context, () => inTx!(itemOf(name, job) as never, tx, context)),
-        }
-      : {
-          run: (job: Job<ItemPayload>, context: JobContext) =>
-            answer(job, context, () => run(itemOf(name, job) as never, context)),
-        }
-  jobs[defineOwn]<ItemPayload>(
-    `pawl.batch.${name}.item`,
-    { ...options, ...handler },
-    registry.finisher.settleWith(() => registry),
-  )
+      ? { tx: (job, tx, context) => answer(job, context, (each) => inTx!(each, tx, context)) }
+      : { run: (job, context) => answer(job, context, (each) => run(each, context)) }
+  const settleWith = registry.finisher.settleWith(() => registry)
+  jobs[defineOwn]<ItemPayload>(`pawl.batch.${name}.item`, { ...options, retry: given(retry), onDead, ...handler }, settleWith)
+}
+
+/** What the schema makes of it now. Another attempt would read the same. */
+async function dataOf({ name, schema }: DefinedBatch, { payload: { data } }: Job<ItemPayload>): Promise<unknown> {
+  try {
+    return await parse({ name, schema, noun: 'data' }, data)
+  } catch (error) {
+    throw isPawlError(error, 'PAWL_INVALID_PAYLOAD') ? new NonRetryable(error.message, { cause: error }) : error
+  }
 }
 
 /** The end of a batch cancels the jobs of its items, so the settle of a late one never meets its batch. A hint: pawl.refusal has it too. */
@@ -128,8 +129,8 @@ function given({ when, ...retry }: DefinedBatch['item']['retry']): NonNullable<K
   return when === undefined ? retry : { ...retry, when }
 }
 
-function itemOf(name: string, job: Job<ItemPayload>): Item {
-  const { batch, n, key, data } = job.payload
+function itemOf(name: string, job: Job<ItemPayload>, data: unknown): Item {
+  const { batch, n, key } = job.payload
   return {
     batch,
     n,
@@ -207,6 +208,7 @@ async function crossAndFeed(batch: DefinedBatch, job: Job<StepPayload>, tx: JobT
   const { tenant } = job
   const { batch: id, fence } = job.payload
   const db = tx as unknown as TxDb
+  if (batch.prepare !== undefined && (await db.run(prepareFirstStatement, { tenant, id, fence })).length > 0) return
   const [crossed] = await db.run(boundaryStatement, { tenant, id, fence })
   if (crossed !== undefined) {
     const sums = checkSums(`The boundary of '${batch.name}'`, await batch.boundary?.(await needBatch(db, tenant, id), tx))

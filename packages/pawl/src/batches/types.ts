@@ -1,7 +1,7 @@
 // The shapes of batches that users see.
 
 import type { AnyTx } from '../db/adapters.ts'
-import type { JobContext, JobTx, RetryPolicy } from '../jobs/types.ts'
+import type { JobContext, JobTx, RetryPolicy, StandardSchema } from '../jobs/types.ts'
 
 export type BatchState = 'queued' | 'running' | 'finished' | 'timed-out' | 'replaced' | 'cancelled' | 'failed'
 
@@ -47,10 +47,13 @@ export interface BatchReport extends Batch {
   readonly sums: Sums
 }
 
-export interface NewItem {
+/** `data` may be left out where its type allows undefined. */
+export type NewItem<Data = unknown> = NewItemFields &
+  (undefined extends Data ? { readonly data?: Data } : { readonly data: Data })
+
+interface NewItemFields {
   /** Unique in its batch. 1 to 500 characters. */
   readonly key: string
-  readonly data?: unknown
   /** Its share of the work, such as a number of records. Default 0. */
   readonly units?: number
   /** Kept for `restore`. */
@@ -104,11 +107,14 @@ export interface Allowance {
   readonly maxMs?: number
 }
 
-export interface ItemOptions<Data = never> {
+export interface ItemHandler<Data = never> {
   /** Effects anywhere, at least once. Only what it writes after `item.guard(tx)` is refused once the batch has ended. */
   readonly run?: (item: Item<Data>, context: JobContext) => unknown
   /** Effects and the end of the item in one transaction: exactly once, and not at all once the batch has ended. */
   readonly tx?: (item: Item<Data>, tx: JobTx, context: JobContext) => unknown
+}
+
+export interface ItemOptions<Data = never> extends ItemHandler<Data> {
   /** The retry policy. */
   readonly retry?: RetryPolicy
   /** How long one attempt may run. Default 15m. */
@@ -119,15 +125,9 @@ export interface ItemOptions<Data = never> {
   readonly queue?: string
 }
 
-export interface BatchOptions<Data = never> {
+export interface BatchHandlers<Data = never> {
   /** How one item is done. */
-  readonly item: ItemOptions<Data>
-  /** The name of the track; batches with the same one never run at once. Default: its name. */
-  readonly track?: string
-  /** What a start does while another batch of its track runs. Default 'refuse'. */
-  readonly policy?: TrackPolicy
-  /** How long a batch may run, by its size. */
-  readonly allowance?: Allowance
+  readonly item: ItemHandler<Data>
   /** Before the boundary: reversible, anywhere, at least once. What it returns is kept as `prepared`. */
   readonly prepare?: (batch: BatchReport, context: JobContext) => unknown
   /** The destructive step, in one transaction. Numbers that it returns are added to the sums. */
@@ -138,8 +138,24 @@ export interface BatchOptions<Data = never> {
   readonly onEnd?: (batch: BatchReport, tx: JobTx) => unknown
 }
 
-export interface BatchKind<Data = unknown> {
+/** Without a handler of items: for a process that only starts. The module of a worker gives the handlers with `handle`. */
+export interface BatchOptions<Data = never, Input = Data> extends Partial<Omit<BatchHandlers<Data>, 'item'>> {
+  /** How one item is done. */
+  readonly item?: ItemOptions<Data>
+  /** Checked at the start, where the data of an item is stored as given; parsed at each run, where the handler sees what the schema made of it. */
+  readonly schema?: StandardSchema<Input, Data>
+  /** The name of the track; batches with the same one never run at once. Default: its name. */
+  readonly track?: string
+  /** What a start does while another batch of its track runs. Default 'refuse'. */
+  readonly policy?: TrackPolicy
+  /** How long a batch may run, by its size. */
+  readonly allowance?: Allowance
+}
+
+/** `Input` is the data of an item as start takes it, `Data` as the handler sees it: the schema's two sides. */
+export interface BatchKind<Input = unknown, Data = Input> {
   readonly name: string
+  readonly input?: Input
   readonly data?: Data
 }
 
@@ -214,8 +230,14 @@ export interface ExtendOptions extends EndOptions {
 export interface RerunOptions {
   /** The items that the new batch has. Default 'both'. */
   readonly only?: 'failed' | 'unfinished' | 'both'
+  /** Default: that of the batch that it runs again. */
+  readonly meta?: Readonly<Record<string, unknown>>
+  /** Default: that of the batch that it runs again. */
+  readonly policy?: TrackPolicy
   /** The person who acts. */
   readonly by?: string
+  /** Your own transaction. It holds the track until it ends. */
+  readonly tx?: AnyTx
 }
 
 export interface BatchWhy {

@@ -98,6 +98,10 @@ export class Attempt {
   get payload(): unknown {
     return this.call?.payload
   }
+  /** In log lines. */
+  get named(): Readonly<Record<string, unknown>> {
+    return { job: this.id, kind: this.kind, ...this.definition.settleWith?.about(this.payload) }
+  }
   /** Its end must reach a standby, in any transaction that commits it. */
   get isReplicated(): boolean {
     return (this.definition.durability ?? this.runtime.process.config.durability) === 'replicated'

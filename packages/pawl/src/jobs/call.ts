@@ -164,8 +164,8 @@ export class RunContext implements JobContext {
   }
 
   get log(): JobContext['log'] {
-    const { id: job, kind, attempt, runtime } = this.#attempt
-    return (message, fields = {}) => runtime.process.config.logger.info({ job, kind, attempt, ...fields }, message)
+    const { named, attempt, runtime } = this.#attempt
+    return (message, fields = {}) => runtime.process.config.logger.info({ ...named, attempt, ...fields }, message)
   }
 
   get signal(): AbortSignal {

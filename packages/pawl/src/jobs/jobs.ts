@@ -10,7 +10,8 @@ import { type Statement, statement, type Values } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
 import { currentTenant, txHandler } from '../kernel/handler.ts'
-import { type Page, type Resolved, refused, resolve } from '../kernel/options.ts'
+import { type Resolved, refused, resolve } from '../kernel/options.ts'
+import { camelCase, type Page, pageOf } from '../kernel/pages.ts'
 import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { read, retryingDefinite, sendChunks, setDurability } from '../kernel/retry.ts'
@@ -177,7 +178,7 @@ export class Jobs {
     return rows.map((row) => camelCase(row) as unknown as AttemptRow)
   }
 
-  /** A page of jobs, newest first. Without a state: all but done and cancelled. `next` is null on the last page. */
+  /** A page of jobs, newest first. Without a state: all but done and cancelled, and, without a kind, but Pawl's own that wait for their time. */
   async list(options: ListOptions = {}): Promise<Page<ListedJob>> {
     const { state, kind = null, queue = null, after, limit } = resolve('list', listTable, options)
     const isFinished = state !== undefined && isFinal(state)
@@ -190,10 +191,8 @@ export class Jobs {
       // One more than the page has: whether another follows.
       limit: limit + 1,
     })
-    const items = rows
-      .slice(0, limit)
-      .map((row) => camelCase({ run_at: null, finished_at: null, ...row }) as unknown as ListedJob)
-    return { items, next: rows.length > limit ? items.at(-1)!.id : null }
+    const listed = rows.map((row) => camelCase({ run_at: null, finished_at: null, ...row }) as unknown as ListedJob)
+    return pageOf(listed, limit, ({ id }) => id)
   }
 
   /** Cancels a job. One that waits never starts; one that runs gets its signal, and its late result is refused. */
@@ -382,10 +381,4 @@ function refuse(error: unknown): never {
   if (sqlState(error) !== '22023') throw error
   const { message, hint = '' } = error as Error & { hint?: string }
   throw new PawlError('PAWL_CONFIG', `${message}. ${hint}`.trim(), { cause: error })
-}
-
-function camelCase(row: Record<string, unknown>): Record<string, unknown> {
-  return Object.fromEntries(
-    Object.entries(row).map(([name, value]) => [name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()), value]),
-  )
 }

@@ -45,6 +45,8 @@ export interface SettleWith {
   readonly complete: Statement
   readonly guard: Statement
   readonly values: (attempts: readonly { readonly payload: unknown }[]) => Values
+  /** What log lines name beside job and kind. */
+  readonly about: (payload: unknown) => Readonly<Record<string, unknown>>
   /** Their settles are committed. Resolves, always, when what follows them is enqueued: until then the worker is not idle. */
   readonly settled: (attempts: readonly { readonly tenant: string; readonly payload: unknown }[]) => Promise<unknown>
 }
@@ -99,21 +101,27 @@ function handlerOf(call: string, { run, tx, share }: Resolved<typeof handlerTabl
   return { run: run as HandlerParts['run'], tx: tx as HandlerParts['tx'], share: share ?? 1 }
 }
 
+/** What a schema checks: the payload of a kind, unless a capability calls it otherwise. */
+export interface Checked extends Pick<DefinedKind, 'name' | 'schema'> {
+  readonly noun?: string
+}
+
 /**
  * At enqueue: refuses what the run could not parse. The input is stored as given, so the schema reads what JSON gives back of it; a schema
  * that takes a Date and not the string that JSON makes of it is found here and not in a dead job.
  */
-export async function assertParses(kind: DefinedKind, input: unknown, stored: string): Promise<void> {
+export async function assertParses(checked: Checked, input: unknown, stored: string): Promise<void> {
   try {
-    await parse(kind, JSON.parse(stored))
+    await parse(checked, JSON.parse(stored))
   } catch (error) {
-    const isValidAsGiven = await Promise.resolve(parse(kind, input)).then(
+    const isValidAsGiven = await Promise.resolve(parse(checked, input)).then(
       () => true,
       () => false,
     )
     if (!isValidAsGiven || !isPawlError(error)) throw error
+    const { name, noun = 'payload' } = checked
     throw invalid(
-      `The payload of '${kind.name}' is valid as given, but not after it is stored as JSON: payload`,
+      `The ${noun} of '${name}' is valid as given, but not after it is stored as JSON: ${noun}`,
       String(error.details.path ?? ''),
       `${String(error.details.reason)}. Make the schema accept the stored JSON, for example with z.coerce.date() for a date`,
       ': ',
@@ -121,22 +129,25 @@ export async function assertParses(kind: DefinedKind, input: unknown, stored: st
   }
 }
 
-function parse(kind: DefinedKind, payload: unknown): unknown {
-  if (kind.schema === undefined) return payload
-  const result = kind.schema['~standard'].validate(payload)
-  return result instanceof Promise ? result.then((answer) => unwrap(kind, answer)) : unwrap(kind, result)
+export function parse(checked: Checked, payload: unknown): unknown {
+  if (checked.schema === undefined) return payload
+  const result = checked.schema['~standard'].validate(payload)
+  return result instanceof Promise ? result.then((answer) => unwrap(checked, answer)) : unwrap(checked, result)
 }
 
-function unwrap(kind: DefinedKind, result: Awaited<ReturnType<StandardSchema['~standard']['validate']>>): unknown {
+function unwrap(
+  { name, noun = 'payload' }: Checked,
+  result: Awaited<ReturnType<StandardSchema['~standard']['validate']>>,
+): unknown {
   if (result.issues === undefined) return result.value
   const [first, ...others] = result.issues.slice(0, issuesShown).map((issue) => ({
     path: (issue.path ?? []).map((part) => `.${String(typeof part === 'object' ? part.key : part)}`).join(''),
     message: issue.message,
   }))
   const more = result.issues.length - 1 - others.length
-  const rest = others.map(({ path, message }) => `; payload${path}: ${message}`).join('') + (more > 0 ? `; and ${more} more` : '')
+  const rest = others.map(({ path, message }) => `; ${noun}${path}: ${message}`).join('') + (more > 0 ? `; and ${more} more` : '')
   const reason = `${first?.message ?? 'does not match its schema'}${rest}`
-  throw invalid(`The payload of '${kind.name}' is not valid: payload`, first?.path ?? '', reason, ': ')
+  throw invalid(`The ${noun} of '${name}' is not valid: ${noun}`, first?.path ?? '', reason, ': ')
 }
 
 /** At run: what an old payload has become, upgraded to the current shape, and parsed. A fault makes the job dead without a retry. */

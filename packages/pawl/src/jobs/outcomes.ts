@@ -111,7 +111,7 @@ export class Outcomes {
     if (outcome === 'timed out') this.counts.timedOut++
     events.emit('job.failed', { ...aboutAttempt(attempt), error, retryInMs: delayMs })
     process.config.logger.warn(
-      { event: 'job.failed', job, kind, attempt: attempt.attempt, outcome, retryInMs: delayMs ?? null, error },
+      { event: 'job.failed', ...attempt.named, attempt: attempt.attempt, outcome, retryInMs: delayMs ?? null, error },
       delayMs === undefined ? 'job is dead' : 'job failed, will be retried',
     )
     if (delayMs === undefined) this.#died({ tenant, id: job, kind, reason: error ?? '' })

@@ -82,7 +82,7 @@ async function completedEnd(attempt: Attempt, error: unknown, result?: unknown):
     // The job is done, so this is no failed attempt, and nothing else would report it.
     if (error !== undefined)
       attempt.runtime.process.config.logger.error(
-        { job: attempt.id, kind: attempt.kind, error: describeError(error) },
+        { ...attempt.named, error: describeError(error) },
         'the handler threw after job.complete(tx) had committed; the job is done',
       )
     return 'settled'
@@ -197,9 +197,9 @@ function commit(attempt: Attempt, tx: Transaction, { failed, result }: Ending): 
 }
 
 /** A statement came after the commit. It is refused, and in most cases no caller waits for the error. */
-export function warnLate({ id: job, kind, attempt, runtime }: Attempt): void {
+export function warnLate({ named, attempt, runtime }: Attempt): void {
   runtime.process.config.logger.error(
-    { job, kind, attempt },
+    { ...named, attempt },
     'a tx handler used its transaction after it had returned, and that call was refused; await every call before you return',
   )
 }

@@ -323,7 +323,7 @@ class SettleLane {
     const isNew = !this.aside.delete(ending)
     if (isNew)
       this.#options.process.config.logger.error(
-        { job: attempt.id, kind: attempt.kind, error: describeError(error) },
+        { ...attempt.named, error: describeError(error) },
         'the outcome of a job could not be stored',
       )
     if (ending.isStandIn || !isAboutValue(error)) {

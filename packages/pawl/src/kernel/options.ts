@@ -195,13 +195,7 @@ export function withDefaults<T extends Table>(table: T, defaults: { readonly [Na
   return { ...table, ...Object.fromEntries(rows) } as T
 }
 
-// ---- options and answers of more than one call
-
-export interface Page<Item> {
-  readonly items: readonly Item[]
-  /** Pass it as `after` for the next page; null: this was the last. */
-  readonly next: string | null
-}
+// ---- options of more than one call
 
 export interface InTx {
   /** Your own transaction: what the call writes exists if and only if it commits. */

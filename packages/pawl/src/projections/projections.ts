@@ -4,7 +4,8 @@ import type { Config } from '../config.ts'
 import { createPool, type Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
-import { type Page, resolve, type WaitOptions } from '../kernel/options.ts'
+import { resolve, type WaitOptions } from '../kernel/options.ts'
+import { camelCase, type Page } from '../kernel/pages.ts'
 import { read, retryingCall } from '../kernel/retry.ts'
 import { type Defined, defineProjection, defineReaction, defineSink, definitionKey } from './definition.ts'
 import { compare, type Pair, rebuild, retire, rollBack, switchTo } from './generations/rebuild.ts'
@@ -250,13 +251,4 @@ function checkPage(after: string): string {
     // Not JSON.
   }
   throw new PawlError('PAWL_CONFIG', `after must be the next of the previous page, got ${shown(after)}.`)
-}
-
-function camelCase(row: Readonly<Record<string, unknown>>): Record<string, unknown> {
-  return Object.fromEntries(
-    Object.entries(row).map(([name, value]) => [
-      name.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase()),
-      value,
-    ]),
-  )
 }

@@ -1,7 +1,8 @@
 // Public types of records; no logic.
 
 import type { StandardSchema } from '../jobs/types.ts'
-import type { InTx, Page } from '../kernel/options.ts'
+import type { InTx } from '../kernel/options.ts'
+import type { Page } from '../kernel/pages.ts'
 import type { HeaderCheck } from './formats/tabular.ts'
 import type { SourceRow } from './rows/reader.ts'
 import type { RecordTypes, RowTypes, UnknownColumns } from './rows/row-types.ts'

@@ -3,19 +3,20 @@
 -- Locks: none but its own new row.
 -- Plan: an insert.
 -- One row: the id.
-insert into pawl.batch (tenant, name, track, queue, policy, steps, total, units, allowance, allowance_ms, meta, by)
-values (:tenant::text, :name::text, :track::text, :queue::text, :policy::text, :steps::text[], :total::integer, :units::double precision,
+insert into pawl.batch (tenant, name, track, queue, policy, step, total, units, allowance, allowance_ms, meta, by)
+values (:tenant::text, :name::text, :track::text, :queue::text, :policy::text, :step::text, :total::integer, :units::double precision,
   :allowance::jsonb, pawl.batch_allowance(:total::integer, :units::double precision, :allowance::jsonb), :meta::jsonb, :by::text)
 returning id::text
 
 -- name: insert-rerun
--- Adds a batch for the items that insert-rerun-items copied, with the name, track, queue, policy, steps, allowance, meta and start's units of the ended one.
+-- Adds a batch for the items that insert-rerun-items copied, with the name, track, queue, allowance and start's units of the ended one, and its policy
+-- and meta unless others are given.
 -- Locks: none but its own new row.
 -- Plan: batch_pkey, batch_item_pkey.
 -- One row: the id.
-insert into pawl.batch (id, tenant, name, track, queue, policy, steps, total, units, allowance, allowance_ms, meta, by, rerun_of)
-select :id::bigint, b.tenant, b.name, b.track, b.queue, b.policy, b.steps, a.total, u.units, b.allowance,
-  pawl.batch_allowance(a.total, u.units, b.allowance), b.meta, :by::text, b.id
+insert into pawl.batch (id, tenant, name, track, queue, policy, step, total, units, allowance, allowance_ms, meta, by, rerun_of)
+select :id::bigint, b.tenant, b.name, b.track, b.queue, coalesce(:policy::text, b.policy), 'step', a.total, u.units, b.allowance,
+  pawl.batch_allowance(a.total, u.units, b.allowance), coalesce(:meta::jsonb, b.meta), :by::text, b.id
 from pawl.batch b
 cross join lateral (
   select count(*)::integer as total, sum(i.units) as units
@@ -68,8 +69,8 @@ where b.tenant = :tenant::text
 -- Locks: none.
 -- Plan: batch_pkey, batch_item_pkey.
 -- No row: there is no such batch for this tenant.
-select b.id::text as id, b.name, b.track, b.policy, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at,
-  b.ended_at, b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of, b.boundary_at, b.steps, c.done, c.failed, c.late, c.restored,
+select b.id::text as id, b.name, b.track, b.policy, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms::double precision as allowance_ms, b.deadline, b.created_at, b.started_at,
+  b.ended_at, b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of, b.boundary_at, c.done, c.failed, c.late, c.restored,
   (
     select jsonb_object_agg(t.name, t.total)
     from (
@@ -102,7 +103,7 @@ where b.tenant = :tenant::text
 -- Locks: none.
 -- Plan: batch_pkey backwards.
 -- No row: no such batches beyond :after.
-select b.id::text as id, b.name, b.track, b.policy, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at,
+select b.id::text as id, b.name, b.track, b.policy, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms::double precision as allowance_ms, b.deadline, b.created_at, b.started_at,
   b.ended_at, b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of, b.boundary_at
 from pawl.batch_view b
 where b.tenant = :tenant::text
@@ -121,7 +122,7 @@ limit :limit::integer
 select b.state, ceil(extract(epoch from b.deadline - pawl.now()) * 1000)::bigint as left_ms, w.n as waiting, coalesce(w.n - 1, b.total) as ended,
   coalesce(c.upto, 0) as upto,
   b.fed < b.total and coalesce(j.state, 'gone') in ('dead', 'gone') as is_step_lost,
-  case when b.boundary_at is not null then 'feed' when 'prepare' = any (b.steps) and b.prepared is null then 'prepare' else 'boundary' end as step,
+  case when b.boundary_at is not null then 'feed' when b.step = 'prepare' then 'prepare' else 'boundary' end as step,
   b.job_id::text as step_job, j.last_error
 from pawl.batch b
 cross join lateral pawl.first_waiting_item(b.tenant, b.id) w(n)
@@ -227,6 +228,25 @@ select pawl.raise_alert(:tenant::text, 'batch.blocked', :id::text,
 -- Plan: a call.
 -- One row: their pids and applications; null: none now.
 select pawl.batch_holders(:tenant::text, :id::bigint) as holders
+
+-- name: prepare-first
+-- Puts prepare before the boundary, where the process that started the batch did not know that it has one.
+-- Locks: its row.
+-- Plan: batch_pkey.
+-- No row: prepare has run, or the batch does not run any more.
+with held as materialized (
+  select b.tenant, b.id
+  from pawl.batch b
+  where b.tenant = :tenant::text
+    and b.id = :id::bigint
+    and b.fence = :fence::bigint
+    and b.state = 'running'
+    and b.prepared is null
+    and b.boundary_at is null
+  for no key update
+)
+select pawl.step_batch(h.tenant, h.id, 'prepare')::text as enqueued
+from held h
 
 -- name: prepared
 -- Keeps what prepare returned.

@@ -738,7 +738,7 @@ where h.tenant = :tenant::text
 -- A page of open jobs, newest first.
 -- Locks: none.
 -- Plan: job_pkey backwards.
--- No row: no such job is older than :after.
+-- No row: no such job is older than :after. Pawl's own that wait for their time are there only if a state or a kind is asked for.
 select j.tenant, j.id, j.queue, j.kind, j.state, j.priority, j.attempt, j.crashes, j.suspect, j.last_error, j.holder, j.created_at, j.run_at,
   j.revision
 from pawl.job j
@@ -746,6 +746,7 @@ where j.tenant = :tenant::text
   and j.id < coalesce(:after::bigint, 9223372036854775807)
   and (:state::text is null or j.state = :state::text)
   and (:kind::text is null or j.kind = :kind::text)
+  and (:state::text is not null or :kind::text is not null or j.state <> 'scheduled' or not starts_with(j.kind, 'pawl.'))
   and (:queue::text is null or j.queue = :queue::text)
 order by j.id desc
 limit :limit::integer

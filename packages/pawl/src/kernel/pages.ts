@@ -1,0 +1,19 @@
+// Pages of rows, and rows as users see them.
+
+export interface Page<Item> {
+  readonly items: readonly Item[]
+  /** Give it as `after` for the next page; null: this was the last. */
+  readonly next: string | null
+}
+
+/** Of one row more than the page has: whether another follows. */
+export function pageOf<Item>(rows: readonly Item[], limit: number, keyOf: (item: Item) => string): Page<Item> {
+  const items = rows.slice(0, limit)
+  return { items, next: rows.length > limit ? keyOf(items.at(-1)!) : null }
+}
+
+export function camelCase(row: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(row).map(([name, value]) => [name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()), value]),
+  )
+}
