@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { checks as batchesChecks } from './batches/checks.ts'
 import { sentTexts } from './canary.ts'
+import { checks as documentsChecks } from './documents/checks.ts'
 import { checks as jobsChecks } from './jobs/checks.ts'
 import { checks as logChecks } from './log/checks.ts'
 import { checks as recordsChecks } from './records/checks.ts'
@@ -35,6 +36,7 @@ test.each([
   ['log', logChecks],
   ['records', recordsChecks],
   ['batches', batchesChecks],
+  ['documents', documentsChecks],
 ])('every check of %s has a canary that it alone finds', (name, checks) => {
   const caught = new Set(canariesOf(scenarioNamed(name)).map(({ caughtBy }) => caughtBy))
   expect(Object.keys(checks).filter((check) => !caught.has(check))).toEqual([])

@@ -3,12 +3,13 @@
 import { WrongCall } from './arguments.ts'
 import { batches } from './batches/scenario.ts'
 import type { Canary } from './canary.ts'
+import { documents } from './documents/scenario.ts'
 import { jobs } from './jobs/scenario.ts'
 import { log } from './log/scenario.ts'
 import { records } from './records/scenario.ts'
 import type { Scenario } from './scenario.ts'
 
-export const scenarios: readonly Scenario[] = [jobs, log, records, batches]
+export const scenarios: readonly Scenario[] = [jobs, log, records, batches, documents]
 
 export function scenarioNamed(name: string): Scenario {
   return named('scenario', name, scenarios)

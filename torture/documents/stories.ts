@@ -90,7 +90,7 @@ export const stories: Readonly<Record<string, Story<DocumentsTraffic, CheckName>
         caughtBy: 'converged',
         functions: {
           walk_documents: swap(
-            'array(select distinct s.from_id from slot s where s.in_key)',
+            'array(select distinct g.from_id from given g where g.in_key)',
             'array(select w.id from written w where w.is_renamed)',
           ),
         },

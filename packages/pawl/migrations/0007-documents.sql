@@ -208,8 +208,8 @@ $$;
 
 -- Brings the next documents that refer to p_targets to the stored keys of these, after p_afters by id, by p_limit references in all, with one event for
 -- each that differs. Onward: those whose keys have the key of a target in them, and that others refer to. Targets and afters: what is left to walk.
--- Rest: documents for refresh_documents, which costs twice as much: with several of these references, renamed fields, superclasses or scalars as
--- references. Where a row is locked, all are.
+-- Rest: documents for refresh_documents, which costs twice as much: those that a rename may reach by several ways, with several of these references,
+-- renamed fields, superclasses or scalars as references, or written just now. Where a row is locked, all are.
 create function pawl.walk_documents(
   p_tenant text,
   p_targets bigint[],
@@ -253,23 +253,27 @@ begin
     ) r
     limit p_limit
   ),
-  -- The references of the last document may be cut apart: it is walked again.
+  -- The references of the last document may be cut apart: it is left to the next call.
   reached as materialized (
     select s.nth, max(s.from_id) - 1 as last
     from slot s
     where s.nth = (select max(m.nth) from slot m having count(*) = p_limit)
     group by s.nth
   ),
-  super as materialized (
+  special as materialized (
     select t.name
     from pawl.document_type t
     where t.tenant = p_tenant
-      and jsonb_array_length(t.definition -> 'supers') > 0
+      and (jsonb_array_length(t.definition -> 'supers') > 0 or (t.definition -> 'hasWays')::boolean)
   ),
   given as materialized (
     select s.from_id, s.path, s.value, s.in_key, d.place, d.uuid, d.type, d.revision, d.body, d.key, d.was,
-      s.slots = 1 and s.names is null and p_is_patient and jsonb_typeof(d.was) = 'object' and not d.type in (select u.name from super u) as is_plain
-    from (select s.from_id, s.path, s.in_key, s.names, s.value, count(*) over (partition by s.from_id) as slots from slot s) s
+      s.slots = 1 and s.names is null and p_is_patient and jsonb_typeof(d.was) = 'object' and not d.type in (select u.name from special u) as is_plain
+    from (
+      select s.from_id, s.path, s.in_key, s.names, s.value, count(*) over (partition by s.from_id) as slots
+      from slot s
+      where not exists (select from reached r where r.nth = s.nth and r.last < s.from_id)
+    ) s
     cross join lateral (
       select d.ctid as place, d.uuid, d.type, d.revision, d.body, d.keys -> d.type as key, d.body #> s.path as was
       from pawl.document d
@@ -295,7 +299,7 @@ begin
       and d.revision = o.revision
     returning o.id, o.uuid, o.type, o.revision, o.old_key, o.key, o.old_key <> o.key as is_renamed
   )
-  select (select count(*) from slot), array(select distinct s.from_id from slot s where s.in_key),
+  select (select count(*) from slot), array(select distinct g.from_id from given g where g.in_key),
     array(select p_targets[n.nth] from reached r cross join lateral generate_series(r.nth, cardinality(p_targets)) n(nth) order by n.nth),
     array(
       select case when n.nth = r.nth then r.last else p_afters[n.nth] end
@@ -303,7 +307,13 @@ begin
       cross join lateral generate_series(r.nth, cardinality(p_targets)) n(nth)
       order by n.nth
     ),
-    array(select distinct g.from_id from given g where not g.is_plain order by g.from_id),
+    -- A write that commits just now may have moved the row: unless it changed the document, no mark of its own follows.
+    array(
+      select g.from_id from given g where not g.is_plain
+      union
+      select o.id from other o where not exists (select from written w where w.id = o.id)
+      order by 1
+    ),
     e.types, e.uuids, e.events, e.payloads, e.headers
   into walked, v_keyed, targets, afters, rest, v_types, v_uuids, v_events, v_payloads, v_headers
   from (
@@ -323,8 +333,49 @@ exception
 end
 $$;
 
--- Brings bodies and keys of documents to the stored keys of all that they refer to, with one event for each that differs. Onward: those whose keys it
--- changed, and that others refer to. Locked: those that another transaction writes; they are left as they are.
+-- The key that a document has now as one of its types, whatever is stored of it. Null: a key row is missing. Called under the settings of
+-- refresh_documents.
+create function pawl.current_key(p_tenant text, p_id bigint, p_type text) returns jsonb
+language plpgsql stable as $$
+declare
+  v_key jsonb;
+  v_is_made boolean;
+  v_type text;
+  v_ref record;
+begin
+  select k.parts, cardinality(k.refs) > 0 into v_key, v_is_made
+  from pawl.document_key k
+  where k.tenant = p_tenant and k.document_id = p_id and k.type = p_type and k.alias_until is null;
+  if v_is_made then
+    select d.type into v_type from pawl.document d where d.tenant = p_tenant and d.id = p_id;
+    if v_type <> p_type then
+      return pawl.document_keys(p_tenant, v_type, pawl.current_key(p_tenant, p_id, v_type)) -> p_type;
+    end if;
+    for v_ref in
+      select r.names, pawl.current_key(p_tenant, r.to_id, r.type) as key
+      from pawl.document_ref r where r.tenant = p_tenant and r.from_id = p_id and r.in_key
+    loop
+      v_key := v_key || pawl.renamed_key(v_ref.key, v_ref.names);
+    end loop;
+  end if;
+  return v_key;
+end
+$$;
+
+-- A key with the names that it has in the key of a referring document.
+create function pawl.renamed_key(p_key jsonb, p_names jsonb) returns jsonb
+language plpgsql immutable as $$
+begin
+  return case
+    when p_names is null then p_key
+    else (select jsonb_object_agg(coalesce(p_names ->> f.key, f.key), f.value) from jsonb_each(p_key) f)
+  end;
+end
+$$;
+
+-- Brings bodies and keys of documents to the current keys of all that they refer to, at once: another way by which a rename reaches them finds nothing
+-- to do. One event for each that differs. Onward: those whose keys it changed, and that others refer to. Locked: those that another transaction
+-- writes; they are left as they are.
 create function pawl.refresh_documents(p_tenant text, p_ids bigint[], out onward bigint[], out locked bigint[])
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set enable_bitmapscan = off set enable_indexonlyscan = off as $$
@@ -365,21 +416,11 @@ begin
             array_agg(v.value) filter (where v.is_other)
           )
         end as body,
-        pawl.join_keys(
-          case
-            when v.names is null then v.key
-            else (select jsonb_object_agg(coalesce(v.names ->> f.key, f.key), f.value) from jsonb_each(v.key) f)
-          end
-        ) filter (where v.in_key) as inherited
+        pawl.join_keys(pawl.renamed_key(v.key, v.names)) filter (where v.in_key) as inherited
       from (
         select r.path, r.in_key, r.names, t.key, x.value, x.was is distinct from x.value as is_other
         from pawl.document_ref r
-        cross join lateral (
-          select t.keys -> r.type as key
-          from pawl.document t
-          where t.tenant = p_tenant
-            and t.id = r.to_id
-        ) t
+        cross join lateral (select pawl.current_key(p_tenant, r.to_id, r.type) as key offset 0) t
         cross join lateral (
           select b.was, case when jsonb_typeof(b.was) = 'object' then t.key else (select f.value from jsonb_each(t.key) f limit 1) end as value
           from (select d.body #> r.path as was offset 0) b
@@ -404,8 +445,8 @@ begin
         else jsonb_build_object(g.type, g.key)
       end as keys
     from given g
-    where g.others > 0
-      or g.keys -> g.type is distinct from g.key
+    where g.body is not null
+      and (g.others > 0 or g.keys -> g.type is distinct from g.key)
   ),
   -- Never waited for: a transaction that holds one of these rows may wait for another one of them. With the same revision a body has the references
   -- that were read.
@@ -480,13 +521,15 @@ create function pawl.document_type_lock(p_tenant text, p_type text) returns bigi
 language sql immutable parallel safe
 return hashtextextended('pawl.document_type/' || p_tenant || '/' || p_type, 0);
 
--- Stores definitions, given as a JSON array of {name, shape, definition}, by name. Returns those whose shape differs from what documents were
--- written with; they are left as they are. An insert holds the type's lock shared, so none comes between the scan for documents and the change.
+-- Stores definitions, given as a JSON array of {name, shape, definition}, by name, up to the first whose shape differs from what is stored. Returns that
+-- one: with the stored definition if it has documents, and is left as it is; else it is changed, and the rest takes another call. An insert holds the
+-- type's lock shared, so none comes between the scan for documents and the change. With two such locks a caller's inserts could deadlock with it.
 create function pawl.keep_document_types(p_tenant text, p_types jsonb) returns table (name text, stored jsonb)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
   v_type record;
+  v_is_changed boolean := false;
 begin
   for v_type in select t.name, t.shape, t.definition from jsonb_to_recordset(p_types) t(name text, shape text, definition jsonb) order by 1 loop
     insert into pawl.document_type (tenant, name, shape_hash, definition)
@@ -496,14 +539,17 @@ begin
       perform pg_advisory_xact_lock(pawl.document_type_lock(p_tenant, v_type.name));
       if exists (select from pawl.document d where d.tenant = p_tenant and d.type = v_type.name) then
         return query select t.name, t.definition from pawl.document_type t where t.tenant = p_tenant and t.name = v_type.name;
-        continue;
+        return;
       end if;
+      return query select v_type.name, null::jsonb;
+      v_is_changed := true;
     end if;
     update pawl.document_type t
     set shape_hash = v_type.shape, definition = v_type.definition, changed_at = pawl.now()
     where t.tenant = p_tenant
       and t.name = v_type.name
       and (t.shape_hash, t.definition) is distinct from (v_type.shape, v_type.definition);
+    exit when v_is_changed;
   end loop;
 end
 $$;
@@ -535,16 +581,26 @@ begin
 end
 $$;
 
--- The document in the way of one that wants these identities, and whether only an old key of it is. Removes old keys whose time is over. Null: none is
--- in the way any more.
-create function pawl.key_holder(p_tenant text, p_id bigint, p_identities jsonb) returns jsonb
+-- The document in the way of one that wants these identities, and whether only an old key of it is. Present keys of p_others are not in the way: they
+-- are written by the same call. Removes old keys whose time is over. Null: none is in the way any more.
+create function pawl.key_holder(p_tenant text, p_id bigint, p_identities jsonb, p_others bigint[] default '{}') returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
   delete from pawl.document_key k
-  using jsonb_to_recordset(p_identities) i(hash text)
   where k.tenant = p_tenant
-    and k.hash = decode(i.hash, 'hex')
-    and k.alias_until <= pawl.now();
+    and k.hash = any (array(
+      select o.hash
+      from jsonb_to_recordset(p_identities) i(hash text)
+      cross join lateral (
+        select o.hash
+        from pawl.document_key o
+        where o.tenant = p_tenant
+          and o.hash = decode(i.hash, 'hex')
+          and o.alias_until <= pawl.now()
+        -- Another transaction removes it: waited for, the two could deadlock.
+        for update skip locked
+      ) o
+    ));
   return (
     select jsonb_build_object('n', i.n, 'is_old', k.alias_until is not null, 'type', d.type, 'uuid', d.uuid, 'key', d.keys -> d.type)
     from rows from (jsonb_to_recordset(p_identities) as (hash text)) with ordinality i(hash, n)
@@ -554,6 +610,7 @@ begin
       where k.tenant = p_tenant
         and k.hash = decode(i.hash, 'hex')
         and k.document_id <> p_id
+        and (k.alias_until > pawl.now() or (k.alias_until is null and not k.document_id = any (p_others)))
     ) k
     join pawl.document d on d.tenant = p_tenant and d.id = k.document_id
     order by i.n
@@ -578,10 +635,21 @@ declare
   v_claims bigint[];
   v_lost integer[] := '{}';
 begin
-  perform pg_advisory_xact_lock_shared(pawl.document_type_lock(p_tenant, p_type));
-  if exists (select from pawl.document_type t where t.tenant = p_tenant and t.name = p_type and t.shape_hash <> p_shape) then
-    v_refusal := 'model';
-  elsif not pawl.hold_documents(p_tenant, p_targets, p_nodes) then
+  begin
+    perform pg_advisory_xact_lock_shared(pawl.document_type_lock(p_tenant, p_type));
+    -- A snapshot that is older than a change of the type does not show it; a locking read fails there.
+    if current_setting('transaction_isolation') <> 'read committed' then
+      perform from pawl.document_type t where t.tenant = p_tenant and t.name = p_type for share;
+    end if;
+    if exists (select from pawl.document_type t where t.tenant = p_tenant and t.name = p_type and t.shape_hash <> p_shape) then
+      raise exception using errcode = 'PW001';
+    end if;
+  exception
+    -- Gives the lock back: in a caller's transaction, the definition that is stored next would wait for it for ever.
+    when sqlstate 'PW001' then
+      v_refusal := 'model';
+  end;
+  if v_refusal is null and not pawl.hold_documents(p_tenant, p_targets, p_nodes) then
     v_refusal := 'moved';
   end if;
   if v_refusal is not null then
@@ -670,7 +738,7 @@ begin
   begin
     perform from pawl.document d where d.tenant = p_tenant and d.id = p_id for update;
   exception
-    when lock_not_available then
+    when lock_not_available or deadlock_detected then
       return '[]';
   end;
   return (
@@ -786,31 +854,46 @@ begin
 end
 $$;
 
--- Claims key rows, a JSON array of {id, type, hash, parts, refs}, in order of hash: all or none. An old key of the same document, or one whose time
--- is over, is taken over.
+-- Claims keys, a JSON array of {id, type, hash, parts, refs}, one after another by hash: all or none. Old keys of the same document, and those whose time
+-- is over, give way. Keys that documents of the array have now are moved at the end. It locks no key of others, and waits for none after it has
+-- moved one: else two claims could deadlock, or a claim and an insert.
 create function pawl.claim_keys(p_tenant text, p_claims jsonb) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
-  v_claimed integer;
+  v_ids bigint[] := array(select c.id from jsonb_to_recordset(p_claims) c(id bigint));
+  v_claim record;
 begin
-  begin
-    insert into pawl.document_key as k (tenant, hash, document_id, type, parts, refs)
-    select p_tenant, decode(c.hash, 'hex'), c.id, c.type, c.parts, c.refs
+  for v_claim in
+    select decode(c.hash, 'hex') as hash, c.id, c.type, c.parts, c.refs
     from jsonb_to_recordset(p_claims) c(id bigint, type text, hash text, parts jsonb, refs bigint[])
-    order by 2
-    on conflict (tenant, hash) do update
-    set document_id = excluded.document_id, type = excluded.type, parts = excluded.parts, refs = excluded.refs, alias_until = null
-    where k.document_id = excluded.document_id
-      or k.alias_until <= pawl.now();
-    get diagnostics v_claimed = row_count;
-    if v_claimed < jsonb_array_length(p_claims) then
+    order by 1
+  loop
+    continue when exists (
+      select
+      from pawl.document_key k
+      where k.tenant = p_tenant and k.hash = v_claim.hash and k.document_id = any (v_ids) and k.alias_until is null
+    );
+    delete from pawl.document_key k
+    where k.tenant = p_tenant
+      and k.hash = v_claim.hash
+      and (k.alias_until <= pawl.now() or (k.alias_until is not null and k.document_id = v_claim.id));
+    insert into pawl.document_key (tenant, hash, document_id, type, parts, refs)
+    values (p_tenant, v_claim.hash, v_claim.id, v_claim.type, v_claim.parts, v_claim.refs)
+    on conflict (tenant, hash) do nothing;
+    if not found then
       raise exception using errcode = 'PW001';
     end if;
-    return true;
-  exception
-    when sqlstate 'PW001' then
-      return false;
-  end;
+  end loop;
+  update pawl.document_key k
+  set document_id = c.id, parts = c.parts, refs = c.refs
+  from jsonb_to_recordset(p_claims) c(id bigint, hash text, parts jsonb, refs bigint[])
+  where k.tenant = p_tenant
+    and k.hash = decode(c.hash, 'hex')
+    and k.document_id <> c.id;
+  return true;
+exception
+  when sqlstate 'PW001' then
+    return false;
 end
 $$;
 
@@ -826,22 +909,30 @@ begin
     and not k.hash = any (array(select decode(i.hash, 'hex') from jsonb_to_recordset(p_identities) i(hash text)));
   delete from pawl.document_key k
   where k.tenant = p_tenant
-    and k.document_id = p_id
-    and k.alias_until is not null
-    and (p_old_ms = 0 or k.alias_until <= pawl.now() or not k.hash = any (array(
+    and k.hash = any (array(
       select o.hash
       from pawl.document_key o
       where o.tenant = p_tenant
         and o.document_id = p_id
         and o.alias_until is not null
-      order by o.alias_until desc
-      limit 16
-    )));
+        and (p_old_ms = 0 or o.alias_until <= pawl.now() or not o.hash = any (array(
+          select l.hash
+          from pawl.document_key l
+          where l.tenant = p_tenant
+            and l.document_id = p_id
+            and l.alias_until is not null
+          order by l.alias_until desc
+          limit 16
+        )))
+      -- A claim may remove one whose time is over.
+      for update skip locked
+    ));
 end
 $$;
 
--- Writes a document that was judged, under its lock: the row, the references that differ, the event.
-create function pawl.store_document(p_tenant text, p_id bigint, p jsonb) returns void
+-- Writes a document that was judged, under its lock: the row, the references that differ, the event. Another key may have the same values, where the stored
+-- ones are older than a rename: what refers to it is walked all the same.
+create function pawl.store_document(p_tenant text, p_id bigint, p jsonb, p_is_key_changed boolean) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
   v_type text := p ->> 'type';
@@ -875,7 +966,7 @@ begin
       when v_old.keys = p -> 'keys' then jsonb_build_object('key', v_new, 'hash', pawl.document_value_hash(v_type, v_new))
       else jsonb_build_object('oldKey', v_old.key, 'newKey', v_new, 'oldHash', pawl.document_value_hash(v_type, v_old.key),
         'newHash', pawl.document_value_hash(v_type, v_new))
-    end, jsonb_build_object('id', p_id::text));
+    end, jsonb_build_object('id', p_id::text) || case when p_is_key_changed then '{"walk": true}' else '{}' end::jsonb);
 end
 $$;
 
@@ -898,13 +989,12 @@ begin
     end if;
     perform pawl.retire_keys(p_tenant, v_id, p -> 'identities', (p ->> 'old_ms')::bigint);
   end if;
-  perform pawl.store_document(p_tenant, v_id, p);
+  perform pawl.store_document(p_tenant, v_id, p, (v_answer ->> 'is_key_changed')::boolean);
   return v_answer || jsonb_build_object('outcome', 'updated', 'revision', (v_answer ->> 'revision')::integer + 1);
 end
 $$;
 
--- Writes several existing documents, all or none; their keys may change places, so all old keys go before the first new one is claimed. Returns an
--- array of answers, or {n, answer} of the first that was refused.
+-- Writes several existing documents, all or none; their keys may change places. Returns an array of answers, or {n, answer} of the first that was refused.
 create function pawl.put_documents(p_tenant text, p_writes jsonb) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -913,7 +1003,6 @@ declare
   v_count integer := jsonb_array_length(p_writes);
   v_n integer;
   v_changed jsonb := '[]';
-  v_retired jsonb;
 begin
   begin
     perform
@@ -934,17 +1023,6 @@ begin
           'old_ms', p_writes -> i -> 'old_ms');
       end if;
     end loop;
-    with retired as (
-      delete from pawl.document_key k
-      using jsonb_to_recordset(v_changed) c(id bigint, old_ms bigint)
-      where k.tenant = p_tenant
-        and k.document_id = c.id
-        and k.alias_until is null
-      returning k.document_id, k.type, k.hash, k.parts, k.refs, c.old_ms
-    )
-    select jsonb_agg(to_jsonb(r)) into v_retired
-    from retired r
-    where r.old_ms > 0;
     if not pawl.claim_keys(p_tenant, (
       select coalesce(jsonb_agg(i || jsonb_build_object('id', c.id)), '[]')
       from jsonb_to_recordset(v_changed) c(id bigint, identities jsonb)
@@ -952,7 +1030,7 @@ begin
     )) then
       select c.n, jsonb_build_object('outcome', 'taken', 'holder', h) into v_n, v_answer
       from jsonb_to_recordset(v_changed) c(n integer, id bigint, identities jsonb)
-      cross join lateral pawl.key_holder(p_tenant, c.id, c.identities) h
+      cross join lateral pawl.key_holder(p_tenant, c.id, c.identities, array(select (o -> 'id')::bigint from jsonb_array_elements(v_changed) o)) h
       where h is not null
       limit 1;
       if not found then
@@ -961,17 +1039,12 @@ begin
       end if;
       raise exception using errcode = 'PW001';
     end if;
-    insert into pawl.document_key (tenant, hash, document_id, type, parts, refs)
-    select p_tenant, r.hash, r.document_id, r.type, r.parts, r.refs
-    from jsonb_to_recordset(v_retired) r(document_id bigint, type text, hash bytea, parts jsonb, refs bigint[])
-    order by r.hash
-    on conflict (tenant, hash) do nothing;
     perform pawl.retire_keys(p_tenant, c.id, c.identities, c.old_ms)
     from jsonb_to_recordset(v_changed) c(id bigint, identities jsonb, old_ms bigint);
     for i in 0..v_count - 1 loop
       continue when v_answers -> i ->> 'outcome' = 'unchanged';
       v_answer := v_answers -> i;
-      perform pawl.store_document(p_tenant, (v_answer ->> 'id')::bigint, p_writes -> i);
+      perform pawl.store_document(p_tenant, (v_answer ->> 'id')::bigint, p_writes -> i, (v_answer ->> 'is_key_changed')::boolean);
       v_answers := jsonb_set(v_answers, array[i::text], v_answer || jsonb_build_object('outcome', 'updated', 'revision', (v_answer ->> 'revision')::integer + 1));
     end loop;
   exception
@@ -1027,6 +1100,8 @@ begin
       return v_referrers || jsonb_build_object('outcome', 'referenced');
     end if;
   end loop;
+  -- A claim may remove an old one of them, and wait for another: in order of hash this waits first.
+  perform from pawl.document_key k where k.tenant = p_tenant and k.document_id = v_doc.id order by k.hash for update;
   delete from pawl.document_ref r where r.tenant = p_tenant and r.from_id = v_doc.id and r.to_id = v_doc.id;
   delete from pawl.document d where d.tenant = p_tenant and d.id = v_doc.id;
   perform pawl.append_event(p_tenant, 'documents', p_type, p_uuid::text, 'document.deleted',

@@ -1,6 +1,7 @@
 // What a reader sees: the stored body, with the current key of its target at every reference. Bodies are stored whole, but their references may be
 // older than a rename; the keys come with the body, of one snapshot.
 
+import { PawlError } from '../errors.ts'
 import { hashOfKey, sha256 } from './canonical.ts'
 import type { Model } from './model.ts'
 import { joinKey } from './nodes.ts'
@@ -64,14 +65,20 @@ export class Keys {
     for (const row of JSON.parse(last.links) as readonly KeyRow[]) this.#rows.set(`${row[0]} ${row[1]}`, row)
   }
 
-  /** The key that a document has as a type: its own, or a superclass. */
+  /** The key that a document has as a type: its own, or a superclass. Throws where that is not stored as this process defines it. */
   of(id: string, type: string): Key {
     const name = `${id} ${type}`
     const known = this.#keys.get(name)
     if (known !== undefined) return known
-    const [, , parts, refs] = this.#rows.get(name)!
-    const [identity] = this.#model.get(type)!.identities
-    const ids = refs.split(' ')
+    const [, , parts, refs] = this.#rows.get(name) ?? unreadable(type, `document ${id} has no key as ${type}`)
+    const { identities } = this.#model.get(type) ?? unreadable(type, `this process does not define ${type}`)
+    const [identity] = identities
+    const ids = refs === '' ? [] : refs.split(' ')
+    if (ids.length !== identity.references.length)
+      unreadable(
+        type,
+        `the key of document ${id} has ${ids.length} references, ${identity.references.length} as ${type} is defined`,
+      )
     const targets = identity.references.map((reference, index) => this.of(ids[index]!, reference.type))
     const key = targets.length === 0 ? parts : joinKey(identity, parts, targets)
     this.#keys.set(name, key)
@@ -79,13 +86,18 @@ export class Keys {
   }
 }
 
-/** Changes the body. A reference that is written as a scalar stays one. */
+export function unreadable(type: string, problem: string): never {
+  const message = `${type} cannot be read: ${problem}. Define it as its documents were written, and run verify.`
+  throw new PawlError('PAWL_MODEL_CHANGED', message, { details: { type, problem } })
+}
+
+/** Changes the body. A reference that is written as a scalar stays one. Where the body has no such place, nothing is filled. */
 export function fill(body: unknown, references: readonly (readonly [path: readonly string[], key: Key])[]): unknown {
   for (const [path, key] of references) {
     let at = body as Record<string, unknown>
-    for (const name of path.slice(0, -1)) at = at[name] as Record<string, unknown>
+    for (const name of path.slice(0, -1)) at = (at[name] ?? {}) as Record<string, unknown>
     const name = path.at(-1)!
-    at[name] = typeof at[name] === 'object' ? { ...key } : Object.values(key)[0]
+    if (at[name] !== undefined) at[name] = typeof at[name] === 'object' ? { ...key } : Object.values(key)[0]
   }
   return body
 }

@@ -331,6 +331,31 @@ class Compiler {
   }
 }
 
+/** Whether a rename may reach a document of this type by several of its references, one of them later than another. */
+export function hasWays(model: Model, { references }: ModelType): boolean {
+  const ways = references.map(({ type, segments }) => {
+    const made = new Set<string>()
+    for (const { type: part } of model.get(type)!.identities[0].references) addMakers(model, part, made)
+    return { type, made, isMany: segments.some(({ isMany }) => isMany) }
+  })
+  return ways.some(
+    (a) =>
+      (a.isMany && a.made.size > 0) ||
+      ways.some((b) => a !== b && [...namesOf(model, b.type), ...b.made].some((each) => a.made.has(each))),
+  )
+}
+
+/** All types whose documents may be a part of a key of this one. */
+function addMakers(model: Model, name: string, made: Set<string>): void {
+  for (const each of namesOf(model, name)) made.add(each)
+  for (const { type } of model.get(name)!.identities[0].references) addMakers(model, type, made)
+}
+
+/** The types of the documents that a reference to this one may lead to. */
+function namesOf(model: Model, name: string): string[] {
+  return [...model.values()].filter(({ identities }) => identities.some(({ type }) => type === name)).map((type) => type.name)
+}
+
 /** 'a.b' and 'list[].ref'. */
 function segmentsOf(name: string, path: string): Segment[] {
   const segments = path.split('.').map((part) => {

@@ -201,7 +201,7 @@ test('[D7] a taken key whose holder left is asked for five times', async () => {
   const [a] = uuids as [string, string]
   // As if the holder were renamed each time between the claim and this question.
   await db.query(
-    'create or replace function pawl.key_holder(p_tenant text, p_id bigint, p_identities jsonb) returns jsonb language sql return null::jsonb',
+    "create or replace function pawl.key_holder(p_tenant text, p_id bigint, p_identities jsonb, p_others bigint[] default '{}') returns jsonb language sql return null::jsonb",
   )
   for (const write of [() => documents.put('School', a, { schoolId: 2 }), () => putAll([a, 2])])
     await expect(write()).rejects.toMatchObject({ code: 'PAWL_ROLLED_BACK', message: expect.stringMatching(/changed 5 times/) })

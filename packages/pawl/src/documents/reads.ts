@@ -8,7 +8,7 @@ import { type Resolved, refused } from '../kernel/options.ts'
 import type { Page } from '../kernel/pages.ts'
 import { read } from '../kernel/retry.ts'
 import { keyValue } from './canonical.ts'
-import { type ReadRow, toDocuments } from './fill.ts'
+import { type ReadRow, toDocuments, unreadable } from './fill.ts'
 import { type Model, type ModelType, pathPattern, type Reference } from './model.ts'
 import { Nodes } from './nodes.ts'
 import type { listTable } from './options.ts'
@@ -131,7 +131,8 @@ function isSameKey(a: Key, b: Key): boolean {
 
 /** A document's key by the names of a superclass. */
 function keyAs(model: Model, { type, key }: Document, as: ModelType): Key {
-  const { names } = model.get(type)!.identities.find((identity) => identity.type === as.name)!
+  const identity = model.get(type)!.identities.find((identity) => identity.type === as.name)
+  const { names } = identity ?? unreadable(type, `it has a key as ${as.name}, which this process does not let it extend`)
   return Object.fromEntries(Object.entries(names).map(([own, called]) => [called, key[own]!]))
 }
 

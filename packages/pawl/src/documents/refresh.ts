@@ -37,8 +37,8 @@ export const refreshOptions: StateProjectionOptions = {
 export function entitiesOf({ tenant, type, data, headers }: LogEvent): readonly string[] {
   const { id } = headers
   if (typeof id !== 'string' || (data as { cause?: unknown } | null)?.cause === 'cascade') return []
-  if (type === 'document.created' || type === 'document.updated') return [selfOf(tenant, id)]
-  return type === 'document.key-updated' ? [selfOf(tenant, id), walkOf(tenant, { id, after: '0' })] : []
+  if (type === 'document.key-updated' || headers.walk === true) return [selfOf(tenant, id), walkOf(tenant, { id, after: '0' })]
+  return type === 'document.created' || type === 'document.updated' ? [selfOf(tenant, id)] : []
 }
 
 interface Walk {

@@ -4,7 +4,7 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { read } from '../kernel/retry.ts'
 import { sha256 } from './canonical.ts'
-import type { ModelType } from './model.ts'
+import { hasWays, type Model, type ModelType } from './model.ts'
 import type { Registry } from './registry.ts'
 
 const keepStatement = statement(import.meta.url, 'keep-types')
@@ -34,14 +34,17 @@ export async function keepTypes(registry: Registry, tenant: string): Promise<voi
   const types = [...registry.model.values()].map((type) => ({
     name: type.name,
     shape: shapeHash(type),
-    definition: definitionOf(type),
+    definition: definitionOf(registry.model, type),
   }))
-  const [changed] = await read<{ name: string; stored: string }>(registry.pool, keepStatement, {
-    tenant,
-    types: JSON.stringify(types),
-  })
-  if (changed !== undefined)
-    throw modelChanged(registry.model.get(changed.name)!, JSON.parse(changed.stored) as Record<string, unknown>)
+  for (;;) {
+    const [changed] = await read<{ name: string; stored: string | null }>(registry.pool, keepStatement, {
+      tenant,
+      types: JSON.stringify(types),
+    })
+    if (changed === undefined) break
+    if (changed.stored !== null)
+      throw modelChanged(registry.model.get(changed.name)!, JSON.parse(changed.stored) as Record<string, unknown>)
+  }
   registry.kept.add(tenant)
 }
 
@@ -51,9 +54,9 @@ export async function keepTypesAgain(registry: Registry, tenant: string): Promis
   await keepTypes(registry, tenant)
 }
 
-function definitionOf(type: ModelType) {
+function definitionOf(model: Model, type: ModelType) {
   const { unify = [], abstract, keyChange, oldKeys } = type.options
-  return { ...shapeOf(type), unify, abstract, keyChange, oldKeysMs: oldKeys }
+  return { ...shapeOf(type), unify, abstract, keyChange, oldKeysMs: oldKeys, hasWays: hasWays(model, type) }
 }
 
 function modelChanged(type: ModelType, stored: Readonly<Record<string, unknown>>): PawlError {

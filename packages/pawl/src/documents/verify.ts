@@ -2,6 +2,7 @@
 
 import { isDeepStrictEqual } from 'node:util'
 import { statement, textsLiteral } from '../db/statement.ts'
+import { isPawlError } from '../errors.ts'
 import type { Resolved } from '../kernel/options.ts'
 import { keyHash, ownHash } from './canonical.ts'
 import { fill, Keys, linksOf, type ReadRow } from './fill.ts'
@@ -78,7 +79,17 @@ function referenceFaults(type: ModelType, row: Row): string[] {
   })
 }
 
+/** What the document, or one that it refers to, is not stored as defined. */
 function staleFaults(type: ModelType, keys: Keys, row: Row): string[] {
+  try {
+    return differences(type, keys, row)
+  } catch (error) {
+    if (isPawlError(error, 'PAWL_MODEL_CHANGED')) return [String(error.details.problem)]
+    throw error
+  }
+}
+
+function differences(type: ModelType, keys: Keys, row: Row): string[] {
   const references = linksOf(row).map(([path, id, target]) => [path, keys.of(id, target)] as const)
   const body: unknown = JSON.parse(row.body)
   const current = keysOf(type, keys.of(row.id!, row.type))

@@ -2,7 +2,7 @@
 
 import type { Documents } from 'pawl'
 import { keyHash, ownHash } from '../../src/documents/canonical.ts'
-import { compileModel, defineType, type Model, type Reference } from '../../src/documents/model.ts'
+import { compileModel, defineType, hasWays, type Model, type Reference } from '../../src/documents/model.ts'
 import { keysOf, Nodes } from '../../src/documents/nodes.ts'
 import type { DocumentTypeOptions, Key, KeyValue } from '../../src/documents/types.ts'
 
@@ -87,7 +87,7 @@ async function storeType(db: Queryable, type: string, tenant: string): Promise<v
   const supers = identities.slice(1).map(({ type, names }) => ({ type, names }))
   await db.query(
     "insert into pawl.document_type (tenant, name, shape_hash, definition) values ($1, $2, '', $3) on conflict do nothing",
-    [tenant, type, JSON.stringify({ supers })],
+    [tenant, type, JSON.stringify({ supers, hasWays: hasWays(schoolModel, schoolModel.get(type)!) })],
   )
 }
 

@@ -69,7 +69,7 @@ where t.tenant = :tenant::text
 order by t.name
 
 -- name: refresh-documents
--- Brings documents to the stored keys of what they refer to, with events.
+-- Brings documents to the current keys of what they refer to, with events.
 -- Locks: their rows, none of which it waits for.
 -- Plan: a call.
 -- One row: those through which the walk goes on, and those that other transactions hold.
@@ -163,6 +163,6 @@ select pawl.delete_document(:tenant::text, :type::text, :uuid::uuid, :revision::
 -- Stores definitions.
 -- Locks: the type's own, exclusive, where its shape changes.
 -- Plan: a call.
--- Rows: types whose documents were written with another shape.
+-- One row: a type whose documents were written with another shape; without the stored one: it is changed, call again. No row: all are stored.
 select k.name, k.stored::text as stored
 from pawl.keep_document_types(:tenant::text, :types::jsonb) k
