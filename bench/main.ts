@@ -2,6 +2,7 @@
 
 import { batches } from './batches.ts'
 import { compare } from './compare.ts'
+import { documents } from './documents.ts'
 import { events } from './events.ts'
 import { type Bench, runBench } from './harness/bench.ts'
 import { parseOptions, usage } from './harness/options.ts'
@@ -11,7 +12,7 @@ import { projections } from './projections.ts'
 import { readersBench } from './readers.ts'
 import { records } from './records.ts'
 
-const benches: readonly Bench[] = [jobs, events, projections, records, batches, readersBench]
+const benches: readonly Bench[] = [jobs, events, projections, records, batches, documents, readersBench]
 
 async function main([name = '', ...args]: readonly string[]): Promise<void> {
   if (name === 'page') return readPublished().forEach(refresh)

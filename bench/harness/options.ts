@@ -7,7 +7,7 @@ export interface Options {
   readonly only: readonly string[]
 }
 
-export const usage = `usage: npm run bench -- jobs | events | projections | records | batches | readers [--json] [--rounds N] [--only name,...] [--quick] [--write]
+export const usage = `usage: npm run bench -- jobs | events | projections | records | batches | documents | readers [--json] [--rounds N] [--only name,...] [--quick] [--write]
        npm run bench -- compare <commit> jobs | events | projections | records [--rounds N] [--quick]
        npm run bench -- page`
 
