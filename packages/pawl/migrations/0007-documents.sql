@@ -645,7 +645,7 @@ begin
       raise exception using errcode = 'PW001';
     end if;
   exception
-    -- Gives the lock back: in a caller's transaction, the definition that is stored next would wait for it for ever.
+    -- Gives the lock back: in a caller's transaction, the definition that is stored next would wait for it forever.
     when sqlstate 'PW001' then
       v_refusal := 'model';
   end;

@@ -42,7 +42,7 @@ const most: Readonly<Record<Word, { readonly comments: number; readonly docs: nu
   'a text': { comments: 3, docs: 2 },
   texts: { comments: 0, docs: 2 },
   'of no use': { comments: 0, docs: 1 },
-  'for ever': { comments: 2, docs: 0 },
+  'for ever': { comments: 0, docs: 0 },
   meanwhile: { comments: 14, docs: 6 },
   'under way': { comments: 9, docs: 0 },
   trouble: { comments: 0, docs: 0 },

@@ -62,6 +62,8 @@ export default async function setup(project: TestProject): Promise<() => Promise
       max_prepared_transactions: '20',
       shared_preload_libraries: 'pg_stat_statements',
       'pg_stat_statements.track': 'all',
+      // A whole run has more statements than the default keeps: those that a test waits for would be evicted.
+      'pg_stat_statements.max': '50000',
     },
   })
   const stop = async () => {

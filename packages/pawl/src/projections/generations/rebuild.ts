@@ -38,7 +38,7 @@ const statements = {
   holders: statement(projections, 'table-holders'),
 } as const
 
-/** A hold ends by itself, so that whoever asked for it and died does not stop the live generation for ever. */
+/** A hold ends by itself, so that whoever asked for it and died does not stop the live generation forever. */
 const holdMs = 60_000
 const pollMs = 25
 /** Shorter than any statement may take: who waits for longer begins again. */

@@ -269,7 +269,7 @@ returning c.shard
 
 -- name: move
 -- Moves a cursor: the compare-and-set that is first in the transaction of the effects. The lock of its row keeps everyone else out until that ends. A
--- process that stops in the middle must not keep the row for ever, so the server ends a transaction that idles. `fold` is the name of a projection,
+-- process that stops in the middle must not keep the row forever, so the server ends a transaction that idles. `fold` is the name of a projection,
 -- through whose transaction no event and no job is added.
 -- Locks: the cursor's row, then that of its position.
 -- Plan: cursor_pkey, cursor_position_pkey.
