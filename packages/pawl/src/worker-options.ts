@@ -213,5 +213,5 @@ function chosen(defined: readonly Defined[], names: readonly string[] | undefine
 export function resolveBeat(call: string, leaseMs: number, given: number | undefined) {
   const beatMs = given ?? Math.floor(leaseMs / 4)
   if (beatMs * 3 > leaseMs) throw refused(call, `tuning.beatMs (${beatMs}) must be at most a third of the lease (${leaseMs} ms)`)
-  return { leaseMs, beatMs, keeperMs: given ?? lookEveryMs(leaseMs) }
+  return { leaseMs, beatMs, keeperMs: Math.min(beatMs, lookEveryMs(leaseMs)) }
 }
