@@ -57,7 +57,7 @@ export interface Follower {
   swept(news: unknown): void
 }
 
-export interface IncarnationOptions {
+interface IncarnationOptions {
   readonly config: Config
   readonly worker: Incarnated
   /** What application_name ends with in the sessions of its handlers and claims. */

@@ -7,7 +7,7 @@ import { monotonicMs } from './clock.ts'
 import { probe } from './probe.ts'
 import { engineBackoffMs } from './retry.ts'
 
-export interface ServiceOptions {
+interface ServiceOptions {
   /** One round. Returns the milliseconds until the next one; 0: at once. */
   readonly round: () => Promise<number>
   readonly signal: AbortSignal
@@ -105,7 +105,7 @@ const lastFoundMs = 20
 /** Without notifications the polls come at least this often. */
 const deafPollMs = 200
 
-export interface SleepOptions {
+interface SleepOptions {
   readonly queues: readonly string[]
   readonly canListen: boolean
   /** Whether notifications arrive just now. */

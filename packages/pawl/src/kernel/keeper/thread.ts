@@ -35,7 +35,7 @@ export interface Watcher {
   timeOut(overdue: { readonly worker: number; readonly jobs: readonly Running[] }): Promise<void>
 }
 
-export interface WatcherOptions {
+interface WatcherOptions {
   readonly sweeps: Connection
   readonly trouble: Trouble
   readonly limits: unknown
