@@ -26,7 +26,7 @@ import {
   tuning,
 } from './kernel/options.ts'
 
-export const pawlTuningTable = {
+const pawlTuningTable = {
   connectTimeoutMs: integer({ from: 10, to: 600_000, default: 10_000, doc: 'How long a connection may take to open.' }),
   queryTimeoutMs: integer({
     from: 10,

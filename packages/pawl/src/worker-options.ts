@@ -89,7 +89,7 @@ export interface Metrics {
   readonly settles: number
 }
 
-export const workerTuningTable = {
+const workerTuningTable = {
   batchMax: integer({
     from: 1,
     to: 5000,
@@ -163,7 +163,7 @@ export const stopTable = {
 export type ResolvedWorkerOptions = ReturnType<typeof resolveWorkerOptions>
 
 /** What of a Pawl can be run in this process. */
-export interface Runnable {
+interface Runnable {
   readonly kinds: readonly DefinedKind[]
   readonly projections: readonly Defined[]
 }
@@ -210,8 +210,8 @@ function chosen(defined: readonly Defined[], names: readonly string[] | undefine
 }
 
 /** How often a lease is renewed, and how often its keeper checks. */
-export function resolveBeat(call: string, leaseMs: number, given: number | undefined) {
+function resolveBeat(call: string, leaseMs: number, given: number | undefined) {
   const beatMs = given ?? Math.floor(leaseMs / 4)
   if (beatMs * 3 > leaseMs) throw refused(call, `tuning.beatMs (${beatMs}) must be at most a third of the lease (${leaseMs} ms)`)
-  return { leaseMs, beatMs, keeperMs: given ?? lookEveryMs(leaseMs) }
+  return { leaseMs, beatMs, keeperMs: Math.min(beatMs, lookEveryMs(leaseMs)) }
 }

@@ -31,7 +31,7 @@ const lastWordsMs = 2000
 const sweepLimits: SweepLimits = { maxAttempts: kindDefaults.retry.attempts, maxCrashes: kindDefaults.retry.crashes }
 const nothingStopped: JobsReport = { finished: 0, released: 0, stillRunning: [], unsettled: [] }
 
-export interface WorkerCore {
+interface WorkerCore {
   readonly config: Config
   readonly kinds: ReadonlyMap<string, DefinedKind>
   readonly projections: ReadonlyMap<string, Defined>

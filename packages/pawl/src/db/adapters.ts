@@ -55,7 +55,7 @@ type Callable = (...args: readonly unknown[]) => Promise<unknown>
 type Shape = Readonly<Record<string, unknown>>
 
 /** A `Tx` that may prepare a statement of ours under its name. */
-export interface CheckedTx extends Tx {
+interface CheckedTx extends Tx {
   query<Row = Record<string, unknown>>(text: string, values?: readonly unknown[], name?: string): Promise<{ rows: Row[] }>
 }
 

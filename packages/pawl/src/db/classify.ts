@@ -120,13 +120,16 @@ export function schemaMissing(error: unknown): unknown {
 /** For an error of a connection of ours. A database that cannot be reached, a lock or a missing schema is said in one sentence, with the driver's error as its cause. */
 export function unavailable(error: unknown): unknown {
   if (isPawlError(error)) return error
-  if (sqlState(error) === '55P03') return lockHeld(error)
+  if (sqlState(error) === '55P03')
+    return noAnswer(
+      'The call waited too long for a lock that another transaction holds, so nothing was stored. End that transaction (pg_stat_activity shows it), then call again.',
+      error,
+    )
   return classify(error) === 'connection' ? unreachable(error) : schemaMissing(error)
 }
 
-function lockHeld(cause: unknown): unknown {
-  const message =
-    'The call waited too long for a lock that another transaction holds, so nothing was stored. End that transaction (pg_stat_activity shows it), then call again.'
+/** PAWL_UNAVAILABLE, as an error of a connection of ours. */
+export function noAnswer(message: string, cause: unknown): unknown {
   return markOwn(new PawlError('PAWL_UNAVAILABLE', message, { cause }))
 }
 
@@ -137,12 +140,9 @@ function lockHeld(cause: unknown): unknown {
 export function unreachable(error: unknown): unknown {
   if (isPawlError(error)) return error
   const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
-  return markOwn(
-    new PawlError(
-      'PAWL_UNAVAILABLE',
-      `The database cannot be reached (${message}). Check that it is running and that the URL, user and password are correct.`,
-      { cause: error },
-    ),
+  return noAnswer(
+    `The database cannot be reached (${message}). Check that it is running and that the URL, user and password are correct.`,
+    error,
   )
 }
 

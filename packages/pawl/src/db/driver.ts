@@ -15,7 +15,7 @@ import { begin } from './packet.ts'
 import { bind, type Statement, StatementNames, type Values } from './statement.ts'
 import { Transaction, type TransactionOptions } from './transaction.ts'
 
-export type Pooler = 'none' | 'transaction'
+type Pooler = 'none' | 'transaction'
 
 export interface DatabaseOptions {
   readonly url?: string | undefined
@@ -116,7 +116,7 @@ export interface StatementWatch {
   repeated(): void
 }
 
-export interface ConnectionExtra {
+interface ConnectionExtra {
   readonly settings?: readonly string[]
   readonly watch?: StatementWatch | undefined
   readonly durability?: Durability
@@ -294,7 +294,7 @@ interface Clients {
   end(): Promise<void>
 }
 
-export interface PoolOptions {
+interface PoolOptions {
   /** Of sessions of ours. Undefined: nothing may be prepared under a name. */
   readonly names?: StatementNames | undefined
   /** Whether each statement and transaction of ours must bring its settings. */
@@ -472,7 +472,7 @@ function stopped(message: string): PawlError {
 }
 
 /** 'own': only statements of ours run on it. 'users': a handler's do too, and find the user's tables by the user's search path. */
-export type PoolPath = 'own' | 'users'
+type PoolPath = 'own' | 'users'
 
 /** A pool of ours. It has pipelined clients too, so that begin travels with the first statement. */
 export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number, path: PoolPath = 'users'): Pool {

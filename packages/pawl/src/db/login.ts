@@ -3,8 +3,8 @@
 
 import type { ConnectionOptions } from 'node:tls'
 import pg from 'pg'
-import { PawlError, shown } from '../errors.ts'
-import { markOwn } from './classify.ts'
+import { shown } from '../errors.ts'
+import { noAnswer } from './classify.ts'
 
 export type Password = string | (() => string | Promise<string>)
 export type Ssl = boolean | ConnectionOptions
@@ -117,7 +117,7 @@ function asked(password: Password): Password {
       const client = this as { readonly connection?: { readonly stream?: { destroy(): void } } } | undefined
       client?.connection?.stream?.destroy()
       const why = error instanceof Error ? error.message : String(error)
-      throw markOwn(new PawlError('PAWL_UNAVAILABLE', `The password function failed: ${why}.`, { cause: error }))
+      throw noAnswer(`The password function failed: ${why}.`, error)
     }
   }
 }

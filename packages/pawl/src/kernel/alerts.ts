@@ -46,7 +46,7 @@ interface Failing {
   db: Db
 }
 
-export interface FailuresOptions {
+interface FailuresOptions {
   readonly logger: Pick<Logger, 'error'>
   readonly onError?: () => void
   readonly onRepeated?: () => void

@@ -6,7 +6,7 @@ import { AsyncLocalStorage } from 'node:async_hooks'
 
 // The tx handler that a call is made in. A call without the handler's transaction would wait for the very pool that the handler occupies.
 
-export interface TxHandler {
+interface TxHandler {
   readonly kind: string
   readonly isEnded: boolean
 }

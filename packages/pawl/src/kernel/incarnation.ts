@@ -14,7 +14,7 @@ import type { LoopWatch } from './alerts.ts'
 import type { Events } from './events.ts'
 import type { Board } from './keeper/board.ts'
 import { Keeper, type KeeperMessage, type KeeperOptions } from './keeper/keeper.ts'
-import { type Holder, leaseStatements, lockClass, lookEveryMs } from './lease.ts'
+import { type Holder, leaseStatements, lockClass } from './lease.ts'
 import { probe } from './probe.ts'
 import { engineBackoffMs, retrying } from './retry.ts'
 import { Service } from './service.ts'
@@ -57,7 +57,7 @@ export interface Follower {
   swept(news: unknown): void
 }
 
-export interface IncarnationOptions {
+interface IncarnationOptions {
   readonly config: Config
   readonly worker: Incarnated
   /** What application_name ends with in the sessions of its handlers and claims. */
@@ -136,7 +136,7 @@ export class Incarnation {
       kinds: textsLiteral(worker.kinds),
       concurrency: worker.concurrency,
       sessions: config.database.pooler === 'none' ? sessions : '',
-      look_ms: this.#lookMs(),
+      look_ms: worker.keeperMs,
       lease_ms: worker.leaseMs,
     })
     const holder = { id: row!.id, nonce: row!.nonce }
@@ -188,11 +188,6 @@ export class Incarnation {
 
   // ---- the keeper
 
-  #lookMs(): number {
-    const { keeperMs, leaseMs } = this.#options.worker
-    return Math.min(keeperMs, lookEveryMs(leaseMs))
-  }
-
   /** Also between two incarnations: the next one is told to the keeper of that moment. */
   async #startKeeper(): Promise<void> {
     const { config, board } = this.#options
@@ -203,8 +198,7 @@ export class Incarnation {
         worker: this.#holder,
         leaseMs,
         beatMs,
-        lookMs: this.#lookMs(),
-        watchMainMs: keeperMs,
+        lookMs: keeperMs,
         exitWhenBlocked,
         limits,
         newThread,

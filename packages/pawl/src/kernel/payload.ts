@@ -9,6 +9,8 @@ export interface PayloadLimits {
 
 /** Of arrays and objects within each other. */
 export const depthMax = 64
+const tooDeep = `is nested more than ${depthMax} levels deep`
+const prototypeKey = 'is a key that would change the prototype of a copy; rename it'
 
 /** The value as JSON text, or a PAWL_INVALID_PAYLOAD that says where and why. `what` names it in the message. */
 export function toJson(value: unknown, what: string, limits: PayloadLimits): string {
@@ -22,7 +24,7 @@ export function toJson(value: unknown, what: string, limits: PayloadLimits): str
 function stringify(value: unknown, what: string, limits: PayloadLimits): string {
   try {
     // Each value is at least one byte, so the walk over values that are shared many times ends too.
-    if (!isStorable(value, depthMax, { left: limits.bytesMax })) new Search(what, limits).visit(value, '', [])
+    if (!isStorable(value, depthMax, { left: limits.bytesMax })) search(value, what, limits)
     return JSON.stringify(value)
   } catch (error) {
     if (isPawlError(error)) throw error
@@ -66,6 +68,7 @@ function isStorable(value: unknown, depthLeft: number, values: { left: number })
   }
   return true
 }
+
 function isStorableArray(list: readonly unknown[], depthLeft: number, values: { left: number }): boolean {
   if (typeof (list as { toJSON?: unknown }).toJSON === 'function') return false
   // By index: every() would pass over holes.
@@ -74,42 +77,33 @@ function isStorableArray(list: readonly unknown[], depthLeft: number, values: { 
   return Object.keys(list).length === list.length
 }
 
-/** Finds the first value that JSON would change or drop. */
-class Search {
-  readonly #what: string
-  readonly #limits: PayloadLimits
-  #left: number
-
-  constructor(what: string, limits: PayloadLimits) {
-    this.#what = what
-    this.#limits = limits
-    this.#left = limits.bytesMax
-  }
-
-  visit(given: unknown, path: string, ancestors: readonly object[], key = ''): void {
-    if (this.#left-- === 0) throw tooLarge(this.#what, this.#limits)
+/** Throws for the first value that JSON would change or drop. */
+function search(root: unknown, what: string, limits: PayloadLimits): void {
+  let left = limits.bytesMax
+  const visit = (given: unknown, path: string, ancestors: readonly object[], key: string): void => {
+    if (left-- === 0) throw tooLarge(what, limits)
     const value = jsonOf(given, key)
     const loss = types.isDate(given) && Number.isNaN(given.getTime()) ? 'is an invalid date' : lossOf(value)
-    if (loss !== undefined) throw invalid(this.#what, path, loss)
+    if (loss !== undefined) throw invalid(what, path, loss)
     if (typeof value !== 'object' || value === null) return
-    if (ancestors.includes(value)) throw invalid(this.#what, path, 'contains itself (a cycle), which JSON cannot represent')
-    if (ancestors.length === depthMax) throw invalid(this.#what, path.slice(0, 200), tooDeep())
+    if (ancestors.includes(value)) throw invalid(what, path, 'contains itself (a cycle), which JSON cannot represent')
+    if (ancestors.length === depthMax) throw invalid(what, path, tooDeep)
     const inside = [...ancestors, value]
     if (Array.isArray(value)) {
-      for (const [index, inner] of value.entries()) this.visit(inner, `${path}[${index}]`, inside, String(index))
+      for (const [index, inner] of value.entries()) visit(inner, `${path}[${index}]`, inside, String(index))
       const named = Object.keys(value)[value.length]
       if (named !== undefined)
-        throw invalid(this.#what, `${path}.${named}`, 'is a named property of an array, which JSON would drop; pass an object')
+        throw invalid(what, `${path}.${named}`, 'is a named property of an array, which JSON would drop; pass an object')
       return
     }
     for (const [name, inner] of Object.entries(value)) {
       // As JSON.stringify has it: a field that is undefined is not there.
       if (inner === undefined) continue
-      if (name === '__proto__')
-        throw invalid(this.#what, `${path}.${name}`, 'is a key that would change the prototype of a copy; rename it')
-      this.visit(inner, `${path}.${name}`, inside, name)
+      if (name === '__proto__') throw invalid(what, `${path}.${name}`, prototypeKey)
+      visit(inner, `${path}.${name}`, inside, name)
     }
   }
+  visit(root, '', [], '')
 }
 
 /** What JSON.stringify reads in its place. */
@@ -152,10 +146,6 @@ function isOpaque(value: object): boolean {
 
 function withArticle(noun: string): string {
   return `${/^[aeio]/i.test(noun) ? 'an' : 'a'} ${noun}`
-}
-
-function tooDeep(): string {
-  return `is nested more than ${depthMax} levels deep`
 }
 
 /** An instance of a class with nothing that JSON.stringify reads: its state is in private fields, or in the platform. */
@@ -213,10 +203,10 @@ function isSafe(value: unknown, depthLeft: number): boolean {
 function findFault(value: unknown, what: string, path: string, depthLeft: number): void {
   if (typeof value === 'string') return findTextFault(value, what, path)
   if (typeof value !== 'object' || value === null) return
-  if (depthLeft === 0) throw invalid(what, path.slice(0, 200), tooDeep())
+  if (depthLeft === 0) throw invalid(what, path, tooDeep)
   for (const key of Object.keys(value)) {
     const inner = Array.isArray(value) ? `${path}[${key}]` : `${path}.${key}`
-    if (key === '__proto__') throw invalid(what, inner, 'is a key that would change the prototype of a copy; rename it')
+    if (key === '__proto__') throw invalid(what, inner, prototypeKey)
     findTextFault(key, what, inner)
     findFault((value as Record<string, unknown>)[key], what, inner, depthLeft - 1)
   }

@@ -78,7 +78,7 @@ export const probeNames = [
 ] as const
 
 export type ProbeName = (typeof probeNames)[number]
-export type ProbeHandler = (name: ProbeName, subject: unknown) => Promise<void> | void
+type ProbeHandler = (name: ProbeName, subject: unknown) => Promise<void> | void
 
 /** `probe.on` is tested before the call, so that a hot path pays nothing: `if (probe.on) await probe.hit('jobs.claim.after', rows)`. */
 export const probe = {

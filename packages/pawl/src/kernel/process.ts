@@ -213,8 +213,6 @@ async function assertMigrated(engine: Connection): Promise<void> {
 /** How long a stop waits for handlers. Every further call of stop() may shorten it, and none makes it longer. */
 export class Grace {
   readonly #over = new AbortController()
-  #endsMs = Number.POSITIVE_INFINITY
-  #timer: NodeJS.Timeout | undefined
 
   /** Fires when it is over. */
   get over(): AbortSignal {
@@ -223,16 +221,12 @@ export class Grace {
 
   /** Ends it after this time. */
   shorten(graceMs: number): void {
-    const endsMs = monotonicMs() + graceMs
-    if (graceMs === 0) return this.end()
-    if (endsMs >= this.#endsMs || this.over.aborted) return
-    this.#endsMs = endsMs
-    clearTimeout(this.#timer)
-    this.#timer = setTimeout(() => this.end(), graceMs)
+    if (graceMs === 0) this.end()
+    // The worker's connections keep the process alive for as long as it waits.
+    else setTimeout(() => this.end(), graceMs).unref()
   }
 
   end(): void {
-    clearTimeout(this.#timer)
     this.#over.abort()
   }
 }

@@ -7,7 +7,7 @@ import { monotonicMs } from './clock.ts'
 import { probe } from './probe.ts'
 import { engineBackoffMs } from './retry.ts'
 
-export interface ServiceOptions {
+interface ServiceOptions {
   /** One round. Returns the milliseconds until the next one; 0: at once. */
   readonly round: () => Promise<number>
   readonly signal: AbortSignal
@@ -105,7 +105,7 @@ const lastFoundMs = 20
 /** Without notifications the polls come at least this often. */
 const deafPollMs = 200
 
-export interface SleepOptions {
+interface SleepOptions {
   readonly queues: readonly string[]
   readonly canListen: boolean
   /** Whether notifications arrive just now. */
@@ -115,10 +115,7 @@ export interface SleepOptions {
 
 export class Sleep {
   readonly #connection: Connection
-  readonly #queues: readonly string[]
-  readonly #canListen: boolean
-  readonly #isListening: () => boolean
-  readonly #pollMs: number
+  readonly #options: Required<SleepOptions>
   /** The incarnation whose flag is set. */
   #flagged: number | undefined
   #snapshot: string | undefined
@@ -129,10 +126,7 @@ export class Sleep {
 
   constructor(connection: Connection, options: SleepOptions) {
     this.#connection = connection
-    this.#queues = options.queues
-    this.#canListen = options.canListen
-    this.#isListening = options.isListening ?? (() => true)
-    this.#pollMs = options.pollMs
+    this.#options = { isListening: () => true, ...options }
   }
 
   /** Another incarnation starts without a flag; the old one's went with its closing. */
@@ -143,7 +137,7 @@ export class Sleep {
 
   /** Whether a notification comes for every job from now on, so that a claim that found too little has found all. */
   isRelied(worker: number): boolean {
-    return this.#flagged === worker && this.#snapshot === undefined && this.#isListening()
+    return this.#flagged === worker && this.#snapshot === undefined && this.#options.isListening()
   }
 
   get isBusy(): boolean {
@@ -159,14 +153,15 @@ export class Sleep {
     if (this.#flagged !== worker || !this.isBusy) return
     this.#flagged = undefined
     this.#snapshot = undefined
-    await this.#connection.run(awakeStatement, { worker, queues: textsLiteral(this.#queues) })
+    await this.#connection.run(awakeStatement, { worker, queues: textsLiteral(this.#options.queues) })
   }
 
   /** Called after a claim that found too little. Returns how long to wait before the next claim; 0 means claim again at once. */
   async idle(worker: number): Promise<number> {
-    if (!this.#canListen) return Math.min(this.#pollMs, deafPollMs)
+    const { canListen, isListening, pollMs, queues } = this.#options
+    if (!canListen) return Math.min(pollMs, deafPollMs)
     if (this.#flagged !== worker) {
-      await this.#connection.run(sleepStatement, { worker, queues: textsLiteral(this.#queues) })
+      await this.#connection.run(sleepStatement, { worker, queues: textsLiteral(queues) })
       if (probe.on) await probe.hit('jobs.sleep.flagged', worker)
       const [row] = await this.#connection.run<{ snapshot: string }>(snapshotStatement)
       this.#snapshot = row?.snapshot
@@ -174,7 +169,7 @@ export class Sleep {
       this.#flagged = worker
       return 0
     }
-    if (this.#snapshot === undefined) return this.#isListening() ? this.#pollMs : Math.min(this.#pollMs, deafPollMs)
+    if (this.#snapshot === undefined) return isListening() ? pollMs : Math.min(pollMs, deafPollMs)
     const [row] = await this.#connection.run<{ open: number }>(stillOpenStatement, { snapshot: this.#snapshot })
     if (row?.open === 0) {
       this.#snapshot = undefined
@@ -182,7 +177,7 @@ export class Sleep {
     }
     // A stranger's transaction may stay open for hours; the polls thin out, and never below the ordinary one.
     const ageMs = monotonicMs() - this.#flaggedMs
-    return Math.min(this.#pollMs, ageMs < 5000 ? 20 : ageMs < 60_000 ? 100 : 500)
+    return Math.min(pollMs, ageMs < 5000 ? 20 : ageMs < 60_000 ? 100 : 500)
   }
 
   #foundBy(nowMs: number): number {

@@ -18,7 +18,6 @@ export interface KeeperData {
   readonly leaseMs: number
   readonly beatMs: number
   readonly lookMs: number
-  readonly watchMainMs: number
   readonly exitWhenBlocked: boolean
   /** Given to the watch over other incarnations, as it is. */
   readonly limits: unknown

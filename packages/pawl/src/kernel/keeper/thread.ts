@@ -35,7 +35,7 @@ export interface Watcher {
   timeOut(overdue: { readonly worker: number; readonly jobs: readonly Running[] }): Promise<void>
 }
 
-export interface WatcherOptions {
+interface WatcherOptions {
   readonly sweeps: Connection
   readonly trouble: Trouble
   readonly limits: unknown
@@ -254,7 +254,7 @@ const sweepings = serviceOf(
   () => watch.sweep(areEndsStored() ? board.running() : null),
   () => Math.min(data.lookMs, watch.sweepInMs),
 )
-const turns = serviceOf('main thread', watchMain, () => data.watchMainMs)
+const turns = serviceOf('main thread', watchMain, () => data.lookMs)
 
 // Not at the top level of the module: a CommonJS module cannot await there.
 async function run(): Promise<void> {
