@@ -10,8 +10,8 @@ import type { Part, Process } from '../kernel/process.ts'
 import { assertStandby } from '../kernel/retry.ts'
 import { type Service, Sleep, Wakeup } from '../kernel/service.ts'
 import { Attempt, type Runtime } from './attempt.ts'
-import { ClaimLoop } from './claim/claim-loop.ts'
-import { type Deciding, Fetcher } from './claim/fetcher.ts'
+import { ClaimLoop, type ClaimLoopOptions } from './claim/claim-loop.ts'
+import { Fetcher } from './claim/fetcher.ts'
 import type { Ending } from './endings.ts'
 import type { DefinedKind } from './kinds.ts'
 import { maintenance } from './maintenance.ts'
@@ -44,19 +44,14 @@ export interface JobsReport {
   readonly unsettled: readonly string[]
 }
 
-interface JobsOptions {
-  readonly queues: readonly string[]
-  readonly concurrency: number
-  readonly batchMax: number
+interface JobsOptions extends Pick<ClaimLoopOptions, 'queues' | 'concurrency' | 'batchMax' | 'pollMs' | 'deciding'> {
   readonly beatMs: number
   readonly keeperMs: number
-  readonly pollMs: number
   readonly bufferMs: number
   readonly touchMs: number
   /** How many connections the handlers of jobs may have at once. */
   readonly txMax: number
   readonly keepDays: number
-  readonly deciding: Deciding
 }
 
 export interface JobsPartOptions {
