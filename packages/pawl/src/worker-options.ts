@@ -86,7 +86,6 @@ export interface Metrics {
   /** Errors of the engine's own statements and loops that no repetition mends: see the alert engine.failing. */
   readonly errors: number
   readonly claims: number
-  readonly settles: number
 }
 
 const workerTuningTable = {

@@ -5,21 +5,15 @@ import { atIndex } from '../kernel/payload.ts'
 /** A generator is read once, as its chunks are sent; an array can be read again when the transaction is. */
 export type Payloads<Input> = Iterable<Input> | AsyncIterable<Input>
 
-export interface Chunk {
-  /** A JSON array. */
-  readonly text: string
-  readonly rows: number
-}
-
 export const chunkRows = 1000
 /** PostgreSQL takes 256 MB in one value; this much is many times what a statement costs by itself. */
 const chunkChars = 4 * 1_048_576
 
-/** Chunks of at most 1,000 payloads and 4 M characters, unless one payload alone is longer. `textOf` checks each. */
+/** JSON arrays of at most 1,000 payloads and 4 M characters, unless one payload alone is longer. `textOf` checks each. */
 export async function* chunksOf(
   payloads: Payloads<unknown>,
   textOf: (payload: unknown) => string | Promise<string>,
-): AsyncGenerator<Chunk, void> {
+): AsyncGenerator<string, void> {
   // Not `for await`: of an array it would await every payload, and take a promise among them for what it gives.
   const source = Symbol.asyncIterator in payloads ? payloads[Symbol.asyncIterator]() : payloads[Symbol.iterator]()
   let texts: string[] = []
@@ -65,8 +59,8 @@ function textAt(
   }
 }
 
-export function toChunk(texts: readonly string[]): Chunk {
-  return { text: `[${texts.join(',')}]`, rows: texts.length }
+export function toChunk(texts: readonly string[]): string {
+  return `[${texts.join(',')}]`
 }
 
 export interface EnqueuedRow {

@@ -24,6 +24,13 @@ const touchStatement = statement(import.meta.url, 'touch')
 const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until the job runs again.' }))
 
 export class Call implements Job {
+  readonly id: string
+  readonly tenant: string
+  readonly queue: string
+  readonly kind: string
+  readonly attempt: number
+  readonly crashes: number
+  readonly fence: string
   readonly context: RunContext
   readonly #attempt: Attempt
   payload: unknown
@@ -34,32 +41,19 @@ export class Call implements Job {
 
   /** `isKept`: its progress is stored with its end only. */
   constructor(attempt: Attempt, isKept = false) {
+    const { row } = attempt
+    this.id = row.id
+    this.tenant = row.tenant
+    this.queue = row.queue
+    this.kind = row.kind
+    this.attempt = row.attempt
+    this.crashes = row.crashes
+    this.fence = row.fence
     this.#attempt = attempt
     this.context = new RunContext(attempt, isKept)
     attempt.call = this
   }
 
-  get id(): string {
-    return this.#attempt.id
-  }
-  get tenant(): string {
-    return this.#attempt.tenant
-  }
-  get queue(): string {
-    return this.#attempt.row.queue
-  }
-  get kind(): string {
-    return this.#attempt.kind
-  }
-  get attempt(): number {
-    return this.#attempt.attempt
-  }
-  get crashes(): number {
-    return this.#attempt.row.crashes
-  }
-  get fence(): string {
-    return this.#attempt.fence
-  }
   get idempotencyKey(): string {
     return `${this.#attempt.runtime.process.installation}-${this.id}`
   }
@@ -129,7 +123,7 @@ export class Call implements Job {
   async #fenced(tx: AnyTx, what: string, fenced: Statement, values: Values = {}): Promise<void> {
     if (this.#attempt.abortReason !== undefined) throw this.#attempt.abortReason
     try {
-      const { tenant, id, fence } = this.#attempt
+      const { tenant, id, fence } = this
       await dbOf(tx).run(fenced, { tenant, id, fence, ...values })
     } catch (error) {
       // In any transaction: the statement is ours, on our database.

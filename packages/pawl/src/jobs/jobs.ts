@@ -15,7 +15,7 @@ import { camelCase, type Page, pageOf } from '../kernel/pages.ts'
 import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { read, retryingDefinite, sendChunks, setDurability } from '../kernel/retry.ts'
-import { type Chunk, chunkRows, chunksOf, type EnqueuedRow, idsOf, type Payloads, toChunk } from './bulk.ts'
+import { chunkRows, chunksOf, type EnqueuedRow, idsOf, type Payloads, toChunk } from './bulk.ts'
 import { assertParses, type DefinedKind, defineKind, hasHandler, kindDefaults, type SettleWith, withHandler } from './kinds.ts'
 import { assertUsers, changeTable, checkJobId, checkKind, enqueueTable, listTable, queueOf } from './options.ts'
 import { isFinal } from './states.ts'
@@ -40,7 +40,6 @@ const attemptsStatement = statement(import.meta.url, 'attempts')
 const listOpenStatement = statement(import.meta.url, 'list-open')
 const listFinishedStatement = statement(import.meta.url, 'list-finished')
 
-const enqueueOneStatement = statement(import.meta.url, 'enqueue-one', 'any')
 const enqueueStatement = statement(import.meta.url, 'enqueue', 'any')
 
 /** Not for applications: `jobs[defineOwn](...)`. */
@@ -168,14 +167,14 @@ export class Jobs {
 
   async get(id: string): Promise<JobRow | undefined> {
     const [row] = await this.#find<Record<string, never>>(getStatement, { tenant: this.#tenant, id: checkJobId('get', id) })
-    return row === undefined ? undefined : (camelCase(row) as unknown as JobRow)
+    return row === undefined ? undefined : camelCase<JobRow>(row)
   }
 
   /** Every ended attempt, oldest first. */
   async attempts(id: string): Promise<AttemptRow[]> {
     const values = { tenant: this.#tenant, id: checkJobId('attempts', id) }
     const rows = await read<Record<string, never>>(this.#core.pool, attemptsStatement, values)
-    return rows.map((row) => camelCase(row) as unknown as AttemptRow)
+    return rows.map((row) => camelCase<AttemptRow>(row))
   }
 
   /** A page of jobs, newest first. Without a state: all but done and cancelled, and, without a kind, but Pawl's own that wait for their time. */
@@ -191,7 +190,7 @@ export class Jobs {
       // One more than the page has: whether another follows.
       limit: limit + 1,
     })
-    const listed = rows.map((row) => camelCase({ run_at: null, finished_at: null, ...row }) as unknown as ListedJob)
+    const listed = rows.map((row) => camelCase<ListedJob>({ run_at: null, finished_at: null, ...row }))
     return pageOf(listed, limit, ({ id }) => id)
   }
 
@@ -233,28 +232,35 @@ export class Jobs {
     const definition = this.#core.kinds.get(name)
     const textOf = this.#textOf(name, definition)
     const read = async () => (many === undefined ? [toChunk([await textOf(one)])] : gather(chunksOf(many, textOf)))
+    const isRepeatable = many === undefined || Array.isArray(many)
     // An array is checked as a whole before any of it is written into a transaction that is not ours.
-    const isWhole = many === undefined || (Array.isArray(many) && (many.length <= chunkRows || options.tx !== undefined))
+    const isWhole = isRepeatable && ((many?.length ?? 1) <= chunkRows || options.tx !== undefined)
     const whole = isWhole ? await read() : undefined
     const values = this.#enqueueValues(name, definition, { ...options, queue })
     const chunks = () => whole ?? chunksOf(many!, textOf)
-    if (options.tx !== undefined) return this.#enqueueIn(dbOf(options.tx), chunks(), values, options)
-    this.#assertOutsideTx(call)
-    const [first, second] = whole ?? []
-    if (whole !== undefined && first === undefined) return []
-    const durability = options.durability ?? this.#core.config.durability
-    const bulk = { durability, queryTimeoutMs: this.#core.config.database.queryTimeoutMs }
-    const send = async () => {
-      // One statement is a transaction already.
-      if (first !== undefined && second === undefined && durability === 'durable')
-        return this.#core.pool.run<EnqueuedRow>(first.rows === 1 ? enqueueOneStatement : enqueueStatement, values(first.text))
-      return sendChunks(this.#core.pool, bulk, chunks(), (tx, { text }) => tx.run<EnqueuedRow>(enqueueStatement, values(text)))
-    }
-    // A generator can be read once, so its transaction is not tried again.
-    const rows = await (isWhole || Array.isArray(many) ? retryingDefinite(send) : send().catch(throwUnavailable))
+    const send = (db: Db, chunk: string) => db.run<EnqueuedRow>(enqueueStatement, values(chunk))
+    if (options.tx === undefined) this.#assertOutsideTx(call)
+    const rows = await (options.tx !== undefined
+      ? this.#enqueueIn(dbOf(options.tx), chunks(), send, options)
+      : this.#enqueueOwn(chunks, send, options, isRepeatable))
     const ids = idsOf(rows)
     if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
     return ids
+  }
+
+  async #enqueueOwn(chunks: () => Chunks, send: Send, options: Enqueue, isRepeatable: boolean): Promise<EnqueuedRow[]> {
+    const { config, pool } = this.#core
+    const durability = options.durability ?? config.durability
+    const bulk = { durability, queryTimeoutMs: config.database.queryTimeoutMs }
+    const sendAll = async () => {
+      const all = chunks()
+      // One statement is a transaction already, and none needs one.
+      if (Array.isArray(all) && (all.length === 0 || (all.length === 1 && durability === 'durable')))
+        return all.length === 0 ? [] : send(pool, all[0])
+      return sendChunks(pool, bulk, all, send)
+    }
+    // A generator can be read once, so its transaction is not tried again.
+    return isRepeatable ? retryingDefinite(sendAll) : sendAll().catch(throwUnavailable)
   }
 
   /** The payload as it is stored: as given, if the kind's schema can read that. */
@@ -286,14 +292,13 @@ export class Jobs {
     })
   }
 
-  async #enqueueIn(tx: Db, chunks: Chunks, values: (payloads: string) => Values, options: Enqueue): Promise<string[]> {
+  async #enqueueIn(tx: Db, chunks: Chunks, send: Send, options: Enqueue): Promise<EnqueuedRow[]> {
     const level = options.durability ?? this.#core.config.durability
     // 'relaxed' would lower it, and 'durable' is PostgreSQL's default; both are left to the function.
     if (level !== 'relaxed' && (options.durability !== undefined || level === 'replicated')) await setDurability(tx, level)
-    const ids: string[] = []
-    for await (const { text } of chunks) ids.push(...idsOf(await tx.run<EnqueuedRow>(enqueueStatement, values(text))))
-    if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
-    return ids
+    const rows: EnqueuedRow[] = []
+    for await (const chunk of chunks) rows.push(...(await send(tx, chunk)))
+    return rows
   }
 
   // ---- reading and changing
@@ -339,17 +344,13 @@ export class Jobs {
       return new PawlError(
         'PAWL_REVISION_CONFLICT',
         `Job ${id} is at revision ${job.revision}, not ${revision}: it has changed. Read it again and retry with the new revision.`,
-        {
-          details: { id, expected: revision, actual: job.revision },
-        },
+        { details: { id, expected: revision, actual: job.revision } },
       )
     }
     return new PawlError(
       'PAWL_WRONG_STATE',
       `Job ${id} is ${job.state} and cannot be ${verb === 'cancel' ? 'cancelled' : 'retried'}.`,
-      {
-        details: { id, state: job.state },
-      },
+      { details: { id, state: job.state } },
     )
   }
 }
@@ -358,10 +359,11 @@ function throwUnavailable(error: unknown): never {
   throw unavailable(error)
 }
 
-type Chunks = readonly Chunk[] | AsyncIterable<Chunk>
+type Chunks = readonly string[] | AsyncIterable<string>
+type Send = (db: Db, chunk: string) => Promise<EnqueuedRow[]>
 
-async function gather(chunks: AsyncIterable<Chunk>): Promise<Chunk[]> {
-  const gathered: Chunk[] = []
+async function gather(chunks: AsyncIterable<string>): Promise<string[]> {
+  const gathered: string[] = []
   for await (const chunk of chunks) gathered.push(chunk)
   return gathered
 }

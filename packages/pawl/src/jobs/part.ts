@@ -2,21 +2,21 @@
 // ends in batches, Outcomes reports them. One wake-up goes back. This file only makes, starts and stops them.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { caught, PawlError } from '../errors.ts'
+import { PawlError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
 import { insideTx } from '../kernel/handler.ts'
 import type { Holder } from '../kernel/lease.ts'
 import type { Part, Process } from '../kernel/process.ts'
 import { assertStandby } from '../kernel/retry.ts'
-import { Sleep, Wakeup } from '../kernel/service.ts'
+import { type Service, Sleep, Wakeup } from '../kernel/service.ts'
 import { Attempt, type Runtime } from './attempt.ts'
-import { ClaimLoop } from './claim/claim-loop.ts'
-import { type Deciding, Fetcher } from './claim/fetcher.ts'
+import { ClaimLoop, type ClaimLoopOptions } from './claim/claim-loop.ts'
+import { Fetcher } from './claim/fetcher.ts'
 import type { Ending } from './endings.ts'
 import type { DefinedKind } from './kinds.ts'
 import { maintenance } from './maintenance.ts'
 import { type Counts, Outcomes } from './outcomes.ts'
-import { excuse, Reconciler } from './reconcile.ts'
+import { excuse, reconciler } from './reconcile.ts'
 import { runAttempt } from './run.ts'
 import { Settler } from './settle.ts'
 import { Slots } from './slots.ts'
@@ -44,19 +44,14 @@ export interface JobsReport {
   readonly unsettled: readonly string[]
 }
 
-interface JobsOptions {
-  readonly queues: readonly string[]
-  readonly concurrency: number
-  readonly batchMax: number
+interface JobsOptions extends Pick<ClaimLoopOptions, 'queues' | 'concurrency' | 'batchMax' | 'pollMs' | 'deciding'> {
   readonly beatMs: number
   readonly keeperMs: number
-  readonly pollMs: number
   readonly bufferMs: number
   readonly touchMs: number
   /** How many connections the handlers of jobs may have at once. */
   readonly txMax: number
   readonly keepDays: number
-  readonly deciding: Deciding
 }
 
 export interface JobsPartOptions {
@@ -70,7 +65,6 @@ export class JobsPart implements Part {
   readonly channels = ['pawl_wake', 'pawl_lost']
   readonly #process: Process
   readonly #kinds: ReadonlyMap<string, DefinedKind>
-  readonly #events: Events<JobEvents>
   readonly #options: JobsOptions
   readonly #changed = new Wakeup()
   readonly #runtime: Runtime
@@ -80,8 +74,9 @@ export class JobsPart implements Part {
   readonly #fetcher: Fetcher
   readonly #sleep: Sleep
   readonly #claims: ClaimLoop
-  readonly #reconciler: Reconciler
-  readonly #idleWaiters = new Set<(stopped?: PawlError) => void>()
+  readonly #reconciler: Service
+  /** Handlers that outlived the grace have ended. */
+  readonly #ended = new AbortController()
   #claiming: Promise<void> | undefined
   #maintaining: Promise<void> | undefined
   #givingBack: Promise<number> | undefined
@@ -91,7 +86,6 @@ export class JobsPart implements Part {
   constructor({ process, kinds, events, worker }: JobsPartOptions) {
     this.#process = process
     this.#kinds = kinds
-    this.#events = events
     this.#options = worker
     const { config } = process
     this.#outcomes = new Outcomes({ process, kinds, events, changed: this.#changed })
@@ -120,12 +114,13 @@ export class JobsPart implements Part {
       run: runAttempt,
       runShared,
     })
-    this.#reconciler = new Reconciler({
+    this.#reconciler = reconciler({
       process,
       // With a session a cancel is notified.
       everyMs: config.hasSession ? worker.beatMs : worker.keeperMs,
       slots: this.#slots,
       outcomes: this.#outcomes,
+      signal: this.#ended.signal,
       loop: process.loop('lost jobs'),
     })
     this.#fetcher = new Fetcher(process.claims, worker.bufferMs)
@@ -136,7 +131,19 @@ export class JobsPart implements Part {
       isListening: () => process.isListening,
       pollMs: worker.pollMs,
     })
-    this.#claims = this.#createClaimLoop()
+    this.#claims = new ClaimLoop({
+      ...worker,
+      process,
+      kinds,
+      events,
+      changed: this.#changed,
+      runtime: this.#runtime,
+      fetcher: this.#fetcher,
+      settler: this.#settler,
+      sleep: this.#sleep,
+      slots: this.#slots,
+      loop: process.loop('claim'),
+    })
   }
 
   metrics(): Counts & { claims: number; running: number; buffered: number; unsettled: number } {
@@ -168,6 +175,7 @@ export class JobsPart implements Part {
     this.#settler.start()
     this.#maintaining = maintenance({ database: config.direct, keepDays, signal, watch, loop }).run()
     this.#claiming = this.#claims.run()
+    void this.#reconciler.run()
   }
 
   /** The jobs whose handlers may have left an uncaught error: the one that this call comes out of, if that is known, else all that run. */
@@ -177,13 +185,8 @@ export class JobsPart implements Part {
     return jobs.map(({ id, kind }) => ({ id, kind }))
   }
 
-  /** Resolves when nothing is claimable, running or unsettled here; rejects when it is stopped before. */
   whenIdle(): Promise<void> {
-    const idle = new Promise<void>((resolve, reject) => {
-      this.#idleWaiters.add((stopped) => (stopped === undefined ? resolve() : reject(stopped)))
-      this.#changed.fire()
-    })
-    return caught(idle)
+    return this.#claims.whenIdle()
   }
 
   // ---- the pieces
@@ -197,33 +200,13 @@ export class JobsPart implements Part {
     })
   }
 
-  #createClaimLoop(): ClaimLoop {
-    return new ClaimLoop({
-      ...this.#options,
-      kinds: this.#kinds,
-      changed: this.#changed,
-      runtime: this.#runtime,
-      fetcher: this.#fetcher,
-      settler: this.#settler,
-      sleep: this.#sleep,
-      slots: this.#slots,
-      signal: this.#process.signal,
-      worker: () => this.#process.holder,
-      idleWaiters: this.#idleWaiters,
-      onIdle: (waiters) => this.#onIdle(waiters),
-      onDecidingLeft: () => this.#events.emit('worker.deciding', {}),
-      loop: this.#process.loop('claim'),
-    })
-  }
-
   // ---- stopping
 
   close(): void {
     this.#stopped.before = this.#finished
-    for (const tell of this.#idleWaiters) tell(new PawlError('PAWL_STOPPED', 'This worker was stopped before it was idle.'))
     // Closed before the claim loop is waited for, so that nothing starts after the call; and again for what a claim in progress brought.
     this.#stopped.released += this.#slots.close()
-    this.#changed.fire()
+    this.#claims.close()
   }
 
   async drain(graceOver: AbortSignal, isAbandoned: () => boolean = () => false): Promise<void> {
@@ -247,7 +230,7 @@ export class JobsPart implements Part {
 
   /** After drain: waits until what ended is stored, for a while. */
   async settled(): Promise<void> {
-    await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
+    await this.#settler.drained(settlePatienceMs)
     this.#stopped.released += (await Promise.race([this.#givingBack, sleep(settlePatienceMs, undefined, { ref: false })])) ?? 0
   }
 
@@ -268,9 +251,10 @@ export class JobsPart implements Part {
 
   async end(): Promise<void> {
     await this.#runningEnded()
-    await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
+    await this.#settler.drained(settlePatienceMs)
     await this.#settler.stop()
     this.#claims.endSolitude()
+    this.#ended.abort()
   }
 
   /** When the incarnation is closed: a chore may wait for a lock, and what this process held must not wait for the chore. */
@@ -284,7 +268,7 @@ export class JobsPart implements Part {
     // And again for what a claim in progress brought.
     await Promise.race([this.#claiming, sleep(lastClaimMs, undefined, { ref: false })])
     this.#slots.close()
-    await this.#settler.drained(AbortSignal.timeout(lastWordsMs))
+    await this.#settler.drained(lastWordsMs)
   }
 
   async #runningEnded(graceOver?: AbortSignal): Promise<void> {
@@ -294,22 +278,11 @@ export class JobsPart implements Part {
     graceOver?.removeEventListener('abort', wake)
   }
 
-  // ---- jobs
-
-  #onIdle(waiters: readonly (() => void)[]): void {
-    for (const resolve of waiters) {
-      this.#idleWaiters.delete(resolve)
-      resolve()
-    }
-    this.#events.emit('worker.idle', {})
-  }
-
   // ---- time
 
   tick(nowMs: number): void {
     this.#slots.tick(nowMs)
     this.#runtime.transactions.tick(nowMs)
-    this.#reconciler.tick(nowMs)
   }
 
   oldestEndMs(nowMs: number): number {
@@ -325,12 +298,12 @@ export class JobsPart implements Part {
   notified(channel: string, payload: string): void {
     if (channel === 'pawl_wake') {
       if (this.#options.queues.includes(payload)) this.#claims.heard()
-    } else if (payload === String(this.#process.id)) void this.#reconciler.compare()
+    } else if (payload === String(this.#process.id)) this.#reconciler.wake()
   }
 
   connected(): void {
     this.#claims.heard()
-    void this.#reconciler.compare()
+    this.#reconciler.wake()
   }
 
   /** Signals abort; whatever finishes may still settle under its fence. */

@@ -7,7 +7,7 @@ import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { defineKind } from './kinds.ts'
 import { prune } from './maintenance.ts'
-import { Reconciler } from './reconcile.ts'
+import { reconciler } from './reconcile.ts'
 
 let db: TestDatabase
 let connection: Connection
@@ -33,41 +33,51 @@ test('[K17] a bug in the look for lost jobs is told', async () => {
     if (isPlanted) throw bug
     return true
   }
-  const reconciler = new Reconciler({
+  const stop = new AbortController()
+  const service = reconciler({
     process: { engine: connection },
-    everyMs: 1,
+    everyMs: 60_000,
     slots: { heldJobs: () => [held], loseOne },
     outcomes: { lost: () => undefined },
+    signal: stop.signal,
     loop: { succeeded: () => void told.push('well'), failed: (error) => void told.push(error) },
   })
-  await reconciler.compare()
+  const running = service.run()
+  await until('the bug is told', () => told.length > 0)
+  expect(new Set(told)).toEqual(new Set([bug]))
   isPlanted = false
-  await reconciler.compare()
-  expect(told).toEqual([bug, 'well'])
+  await until('the next one succeeds', () => told.at(-1) === 'well')
+  stop.abort()
+  await running
+  expect(new Set(told)).toEqual(new Set([bug, 'well']))
 })
 
 test('[J17] while one scan is unanswered, no other is sent; requests follow', async () => {
   const told: string[] = []
-  const reconciler = new Reconciler({
+  const stop = new AbortController()
+  const service = reconciler({
     process: { engine: connection },
-    everyMs: 1,
+    everyMs: 60_000,
     slots: { heldJobs: () => [held], loseOne: () => true },
     outcomes: { lost: (job) => void told.push(job.id) },
+    signal: stop.signal,
     loop: { succeeded: () => undefined, failed: () => undefined },
   })
   const stranger = await db.pool.connect()
   await stranger.query('begin; lock table pawl.job')
-  for (let nowMs = 1e12; nowMs < 1e12 + 50_000; nowMs += 500) reconciler.tick(nowMs)
+  const running = service.run()
   await until('the scan waits', async () => {
     const waiting = await db.query(
       "select from pg_stat_activity where datname = current_database() and application_name = 'pawl engine' and wait_event_type = 'Lock'",
     )
     return waiting.length === 1
   })
-  const asked = reconciler.compare()
+  for (let n = 0; n < 100; n++) service.wake()
   await stranger.query('rollback')
   stranger.release()
-  await asked
+  await until('another follows', () => told.length >= 2)
+  stop.abort()
+  await running
   expect(looks).toBe(2)
   expect(told).toEqual(['1', '1'])
 })

@@ -6,10 +6,10 @@ import type { Db } from '../db/db.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { LoopWatch } from '../kernel/alerts.ts'
-import { monotonicMs } from '../kernel/clock.ts'
 import type { Holder } from '../kernel/lease.ts'
 import type { Process } from '../kernel/process.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
+import { Service } from '../kernel/service.ts'
 import { type Attempt, type JobKey, keysOf, leaseLost } from './attempt.ts'
 import type { Outcomes } from './outcomes.ts'
 import type { Slots } from './slots.ts'
@@ -63,60 +63,27 @@ export interface ReconcilerOptions {
   readonly everyMs: number
   readonly slots: Pick<Slots, 'heldJobs' | 'loseOne'>
   readonly outcomes: Pick<Outcomes, 'lost'>
+  readonly signal: AbortSignal
   readonly loop: LoopWatch
 }
 
-export class Reconciler {
-  readonly #options: ReconcilerOptions
-  #lastMs = 0
-  /** While a connection stalls, one comparison waits, not one more every half second. */
-  #comparing: Promise<void> | undefined
-  #isAskedAgain = false
-
-  constructor(options: ReconcilerOptions) {
-    this.#options = options
-  }
-
-  tick(nowMs: number): void {
-    if (this.#comparing === undefined && nowMs - this.#lastMs > this.#options.everyMs) void this.compare()
-  }
-
-  /** A job that is lost after a comparison was sent is found by the next one, which follows at once. */
-  compare(): Promise<void> {
-    if (this.#comparing !== undefined) this.#isAskedAgain = true
-    this.#comparing ??= this.#compareAll().finally(() => {
-      this.#comparing = undefined
-    })
-    return this.#comparing
-  }
-
-  async #compareAll(): Promise<void> {
-    do {
-      this.#isAskedAgain = false
-      await this.#compareOnce()
-    } while (this.#isAskedAgain)
-  }
-
-  async #compareOnce(): Promise<void> {
-    const { process, slots, outcomes, loop } = this.#options
-    this.#lastMs = monotonicMs()
+/** Compares at an interval, and at once when woken. A job that is lost after a comparison was sent is found by the one that follows the wake-up. */
+export function reconciler({ process, everyMs, slots, outcomes, signal, loop }: ReconcilerOptions): Service {
+  const round = async (): Promise<number> => {
     const held = slots.heldJobs()
-    if (held.length === 0) return
-    try {
-      for (const { held: attempt, outcome, reason } of await goneOf(process.engine, held)) {
-        // A job that its own transaction settled is gone too, and its handler may still be about to return.
-        if (outcome === 'done') continue
-        const isCancelled = outcome === 'cancelled'
-        const why = isCancelled
-          ? new PawlError('PAWL_CANCELLED', `Job ${attempt.id} was cancelled${reason ? `: ${reason}` : ''}.`)
-          : leaseLost(attempt.row)
-        if (slots.loseOne(attempt, why)) outcomes.lost(attempt, isCancelled ? 'cancelled' : 'taken over')
-      }
-      loop.succeeded()
-    } catch (error) {
-      loop.failed(error)
+    const gone = held.length === 0 ? [] : await goneOf(process.engine, held)
+    for (const { held: attempt, outcome, reason } of gone) {
+      // A job that its own transaction settled is gone too, and its handler may still be about to return.
+      if (outcome === 'done') continue
+      const isCancelled = outcome === 'cancelled'
+      const why = isCancelled
+        ? new PawlError('PAWL_CANCELLED', `Job ${attempt.id} was cancelled${reason ? `: ${reason}` : ''}.`)
+        : leaseLost(attempt.row)
+      if (slots.loseOne(attempt, why)) outcomes.lost(attempt, isCancelled ? 'cancelled' : 'taken over')
     }
+    return everyMs
   }
+  return new Service({ round, signal, loop })
 }
 
 /**

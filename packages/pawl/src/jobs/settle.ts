@@ -16,7 +16,7 @@ import { probe } from '../kernel/probe.ts'
 import type { Process } from '../kernel/process.ts'
 import { type Backoff, backoffMs, engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/service.ts'
-import { type Attempt, keysOf } from './attempt.ts'
+import { type Attempt, type JobKey, keysOf } from './attempt.ts'
 import { type Ending, failed } from './endings.ts'
 import type { Outcomes } from './outcomes.ts'
 import { goneOf } from './reconcile.ts'
@@ -40,11 +40,6 @@ const refusedMax = 10
 export const waitingBytesMax = 32 * 1_048_576
 
 type Purpose = 'settle' | 'settle-aside'
-
-interface JobKey {
-  readonly tenant: string
-  readonly id: string
-}
 
 export interface SettlerOptions {
   readonly process: Pick<Process, 'config' | 'failures' | 'loop'>
@@ -111,9 +106,9 @@ export class Settler {
     lane.add(ending)
   }
 
-  /** Resolves when nothing is unsettled, or the signal aborts. */
-  drained(signal: AbortSignal): Promise<void> {
-    return this.#backlog.empty(signal)
+  /** Resolves when nothing is unsettled, or after this time. */
+  drained(patienceMs: number): Promise<void> {
+    return this.#backlog.empty(patienceMs)
   }
 
   /** Tries no more. What is not stored by now belongs to the worker that takes over. */
@@ -126,7 +121,7 @@ export class Settler {
 class Backlog {
   /** With the time since when its attempt has had an end. */
   readonly ends = new Map<Ending, number>()
-  readonly #waiters = new Set<() => void>()
+  readonly #waiters: (() => void)[] = []
   bytes = 0
 
   add(ending: Ending, sinceMs = monotonicMs()): void {
@@ -137,20 +132,13 @@ class Backlog {
   remove(ending: Ending): void {
     if (!this.ends.delete(ending)) return
     this.bytes -= lengthOf(ending)
-    if (this.ends.size === 0) for (const resolve of [...this.#waiters]) resolve()
+    if (this.ends.size === 0) for (const resolve of this.#waiters.splice(0)) resolve()
   }
 
-  async empty(signal: AbortSignal): Promise<void> {
-    if (this.ends.size === 0 || signal.aborted) return
-    await new Promise<void>((resolve) => {
-      const done = () => {
-        this.#waiters.delete(done)
-        signal.removeEventListener('abort', done)
-        resolve()
-      }
-      this.#waiters.add(done)
-      signal.addEventListener('abort', done)
-    })
+  async empty(patienceMs: number): Promise<void> {
+    if (this.ends.size === 0) return
+    const emptied = new Promise<void>((resolve) => this.#waiters.push(resolve))
+    await Promise.race([emptied, sleep(patienceMs, undefined, { ref: false })])
   }
 }
 
@@ -442,6 +430,6 @@ async function settleFailed(connection: Connection, group: readonly Ending[]): P
   }
 }
 
-function without(group: readonly Ending[], rows: readonly JobKey[]): readonly Ending[] {
+function without(group: readonly Ending[], rows: readonly Pick<JobKey, 'tenant' | 'id'>[]): readonly Ending[] {
   return group.filter(({ attempt }) => !rows.some((row) => row.id === attempt.id && row.tenant === attempt.tenant))
 }

@@ -110,7 +110,7 @@ export class Slots {
 
   /** Suspects held here, which is as many as run, or will within one change. */
   get suspects(): number {
-    return this.heldJobs().reduce((count, held) => count + (held.isSuspect ? 1 : 0), 0)
+    return this.heldJobs().filter((held) => held.isSuspect).length
   }
 
   /** How many jobs will start soon. */
@@ -145,7 +145,7 @@ export class Slots {
   /** How many of a limited kind may be claimed. Being held counts as started after a crash, so a kind with one crash allowed gets free slots only. */
   roomOf(kind: DefinedKind): number {
     const { concurrency, txMax } = this.#options
-    const waiting = (isIt: (attempt: Attempt) => boolean) => this.#buffer.reduce((count, held) => count + (isIt(held) ? 1 : 0), 0)
+    const waiting = (isIt: (attempt: Attempt) => boolean) => this.#buffer.filter(isIt).length
     const places = Math.max(0, kind.concurrency - this.#running.ofKind(kind)) * kind.share
     let room = places - waiting((held) => held.definition === kind)
     if (kind.tx !== undefined && txMax < concurrency)

@@ -12,8 +12,8 @@ export function pageOf<Item>(rows: readonly Item[], limit: number, keyOf: (item:
   return { items, next: rows.length > limit ? keyOf(items.at(-1)!) : null }
 }
 
-export function camelCase(row: Readonly<Record<string, unknown>>): Record<string, unknown> {
+export function camelCase<Row = Record<string, unknown>>(row: Readonly<Record<string, unknown>>): Row {
   return Object.fromEntries(
     Object.entries(row).map(([name, value]) => [name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()), value]),
-  )
+  ) as Row
 }

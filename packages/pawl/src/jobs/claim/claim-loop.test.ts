@@ -103,11 +103,8 @@ function start(answers: Answers) {
     settler: { unsettled: 0, pending: 0, isFull: false, attempts: () => [] } as unknown as Settler,
     sleep: sleep as unknown as Sleep,
     slots,
-    signal: stop.signal,
-    worker: () => holder,
-    idleWaiters: new Set(),
-    onIdle: () => undefined,
-    onDecidingLeft: () => undefined,
+    process: { signal: stop.signal, holder },
+    events: { emit: () => undefined },
     loop: { succeeded: () => undefined, failed: () => undefined },
   })
   const waits = vi.spyOn(changed, 'wait')

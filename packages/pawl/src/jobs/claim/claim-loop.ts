@@ -3,15 +3,18 @@
 // beside it.
 
 import { setTimeout as delay } from 'node:timers/promises'
+import { caught, PawlError } from '../../errors.ts'
 import type { LoopWatch } from '../../kernel/alerts.ts'
 import { monotonicMs } from '../../kernel/clock.ts'
+import type { Events } from '../../kernel/events.ts'
 import type { Holder } from '../../kernel/lease.ts'
-import { engineBackoffMs } from '../../kernel/retry.ts'
-import type { Sleep, Wakeup } from '../../kernel/service.ts'
+import type { Process } from '../../kernel/process.ts'
+import { Service, type Sleep, type Wakeup } from '../../kernel/service.ts'
 import { Attempt, type Runtime } from '../attempt.ts'
 import type { DefinedKind } from '../kinds.ts'
 import { type Settler, waitingBytesMax } from '../settle.ts'
 import type { Slots } from '../slots.ts'
+import type { JobEvents } from '../types.ts'
 import type { Deciding, Fetcher } from './fetcher.ts'
 import { heldBy, Suspects, suspectsEveryMs } from './suspects.ts'
 
@@ -36,15 +39,15 @@ export interface ClaimLoopOptions {
   readonly settler: Settler
   readonly sleep: Sleep
   readonly slots: Slots
-  readonly signal: AbortSignal
-  readonly worker: () => Holder | undefined
+  readonly process: Pick<Process, 'holder' | 'signal'>
   readonly runtime: Runtime
-  /** Who waits for this worker to be idle. */
-  readonly idleWaiters: ReadonlySet<() => void>
-  readonly onIdle: (waiters: readonly (() => void)[]) => void
-  /** A job that must run alone waits, and this worker leaves it to another. */
-  readonly onDecidingLeft: () => void
+  readonly events: Pick<Events<JobEvents>, 'emit'>
   readonly loop: LoopWatch
+}
+
+interface IdleWaiter {
+  readonly resolve: () => void
+  readonly reject: (stopped: PawlError) => void
 }
 
 /** Kinds that are claimed together: all without a limit, or one with a limit. */
@@ -68,6 +71,7 @@ export class ClaimLoop {
   readonly #queues: string[]
   readonly #groups: Group[]
   readonly #suspects: Suspects
+  readonly #idleWaiters = new Set<IdleWaiter>()
   /** Counts what was heard: a claim that was in progress then has not seen it. */
   #news = 0
   /** When it was last assumed that anything may wait. */
@@ -92,27 +96,41 @@ export class ClaimLoop {
     this.#options.changed.fire()
   }
 
-  async run(): Promise<void> {
-    const { signal, loop } = this.#options
-    for (let failed = 0; !signal.aborted; ) {
+  /** Resolves when nothing is claimable, running or unsettled here; rejects when it is stopped before. */
+  whenIdle(): Promise<void> {
+    const idle = new Promise<void>((resolve, reject) => {
+      this.#idleWaiters.add({ resolve, reject })
+      this.#options.changed.fire()
+    })
+    return caught(idle)
+  }
+
+  /** This worker stops: its signal has fired. */
+  close(): void {
+    for (const { reject } of this.#idleWaiters)
+      reject(new PawlError('PAWL_STOPPED', 'This worker was stopped before it was idle.'))
+    this.#options.changed.fire()
+  }
+
+  run(): Promise<void> {
+    const { loop, process } = this.#options
+    const round = async (): Promise<number> => {
       try {
         await this.#turn()
-        failed = 0
-        loop.succeeded()
+        return 0
       } catch (error) {
-        failed++
         // The claim may have happened without an answer: what we hold and do not know is given back before the next one.
         this.#doubt = { nextMs: monotonicMs(), untilMs: monotonicMs() + doubtLastsMs }
         this.#expect()
-        loop.failed(error)
-        await delay(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
+        throw error
       }
     }
+    return new Service({ round, signal: process.signal, loop }).run()
   }
 
   /** For a worker that stops, once the loop has ended: what a claim without an answer brought must not wait for handlers that still run. */
   async giveBackUnknown(): Promise<number> {
-    const worker = this.#options.worker()
+    const worker = this.#options.process.holder
     if (worker === undefined || this.#doubt === undefined) return 0
     this.#doubt = { ...this.#doubt, nextMs: monotonicMs() }
     try {
@@ -124,8 +142,8 @@ export class ClaimLoop {
   }
 
   async #turn(): Promise<void> {
-    const { changed, fetcher, idleWaiters, pollMs, sleep } = this.#options
-    const worker = this.#options.worker()
+    const { changed, fetcher, pollMs, sleep } = this.#options
+    const worker = this.#options.process.holder
     if (worker === undefined) {
       await changed.wait(pollMs)
       return
@@ -134,7 +152,7 @@ export class ClaimLoop {
     // What ended while the claim was in progress may have left follow-up jobs that it could not see: idle is only who was empty before.
     const wasEmpty = heldBy(this.#options) === 0 && !this.#options.runtime.outcomes.hasFollowing
     // A caller that begins to wait from here on may have enqueued a job that this claim cannot see: the next claim answers it.
-    const waiters = [...idleWaiters]
+    const waiters = [...this.#idleWaiters]
     if (waiters.length > 0 && wasEmpty) this.#expect()
     this.#reserve()
     const { areFirst } = this.#suspects
@@ -146,16 +164,24 @@ export class ClaimLoop {
     const fullScanInMs = fetcher.nextFullScanInMs
     const isIdle =
       wasEmpty && heldBy(this.#options) === 0 && found.count === 0 && !this.#suspects.mayWait && fullScanInMs === undefined
-    if (isIdle && (found.isExhausted || this.#groups.length === 0)) this.#options.onIdle(waiters)
+    if (isIdle && (found.isExhausted || this.#groups.length === 0)) this.#idle(waiters)
     await this.#wait(worker)
   }
 
+  #idle(waiters: readonly IdleWaiter[]): void {
+    for (const waiter of waiters) {
+      this.#idleWaiters.delete(waiter)
+      waiter.resolve()
+    }
+    this.#options.events.emit('worker.idle', {})
+  }
+
   async #wait(worker: Holder): Promise<void> {
-    const { changed, fetcher, pollMs, signal, sleep } = this.#options
+    const { changed, fetcher, pollMs, process, sleep } = this.#options
     const hasRoom = this.#hasRoom()
     if (sleep.isBusy && hasRoom) {
       // Not at each ending: that would be one claim for each job.
-      await delay(busyPollMs, undefined, { signal }).catch(() => undefined)
+      await delay(busyPollMs, undefined, { signal: process.signal }).catch(() => undefined)
       return this.#expect()
     }
     let waitMs = hasRoom ? await sleep.idle(worker.id) : pollMs
@@ -229,7 +255,7 @@ export class ClaimLoop {
     let exhausted = 0
     for (const group of [...this.#groups]) {
       const room = this.#roomOf(group)
-      if (!group.mayWait || room <= 0 || this.#options.signal.aborted) continue
+      if (!group.mayWait || room <= 0 || this.#options.process.signal.aborted) continue
       const found = await this.#claimGroup(worker, group, room)
       count += found.count
       isFull ||= found.isFull
@@ -255,25 +281,29 @@ export class ClaimLoop {
       group.limited !== undefined,
     )
     // Rows of an incarnation that was lost since then belong to the worker that takes over from it.
-    if (this.#options.worker() !== worker) return { count: 0, isFull: false, isExhausted: false }
-    this.#options.runtime.outcomes.counts.claimed += rows.length
+    if (this.#options.process.holder !== worker) return { count: 0, isFull: false, isExhausted: false }
+    runtime.outcomes.counts.claimed += rows.length
     const held = rows.map((row) => new Attempt(row, kinds.get(row.kind)!, runtime, worker.id))
-    if (group.limited?.crashes === 1) slots.addFirst(held)
-    else slots.add(held)
-    if (group.limited?.crashes === 1) this.#unbufferedMs = monotonicMs()
+    if (group.limited?.crashes === 1) {
+      this.#unbufferedMs = monotonicMs()
+      slots.addFirst(held)
+    } else slots.add(held)
     if (news === this.#news && areSuspectsReady !== undefined) this.#suspects.expect(areSuspectsReady)
     if (isExhausted && !isFull && isRelied && news === this.#news) group.mayWait = false
     return { count: rows.length, isFull, isExhausted }
   }
 
   async #reconcile(worker: Holder): Promise<number> {
-    const { fetcher, settler, slots } = this.#options
-    if (this.#doubt === undefined || monotonicMs() < this.#doubt.nextMs) return 0
+    const { fetcher, runtime, settler, slots } = this.#options
+    const nowMs = monotonicMs()
+    if (this.#doubt === undefined || nowMs < this.#doubt.nextMs) return 0
     const { untilMs } = this.#doubt
-    if (monotonicMs() >= untilMs) this.#doubt = undefined
-    if (this.#doubt === undefined) return 0
+    if (nowMs >= untilMs) {
+      this.#doubt = undefined
+      return 0
+    }
     const released = await fetcher.releaseUnknown(worker, [...slots.heldJobs(), ...settler.attempts()])
-    this.#options.runtime.outcomes.counts.released += released
+    runtime.outcomes.counts.released += released
     if (released > 0) this.#expect()
     // A claim that was given up here may commit there long after the comparison that was to find it.
     this.#doubt = { nextMs: monotonicMs() + reconcileEveryMs, untilMs }

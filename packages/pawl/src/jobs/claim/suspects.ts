@@ -80,7 +80,7 @@ export class Suspects {
   /** Claims suspects into free slots, if it is time. Returns whether it held one that must run alone. */
   async take(worker: Holder, queues: readonly string[]): Promise<boolean> {
     if (!this.#isDue) return false
-    const { concurrency, deciding, fetcher, kinds, runtime, slots } = this.#options
+    const { concurrency, deciding, events, fetcher, kinds, runtime, slots } = this.#options
     const limit = deciding === 'only' ? 0 : this.#room
     const rooms = [...kinds.values()].map((kind) => ({ kind, room: slots.isLimited(kind) ? slots.roomOf(kind) : concurrency }))
     this.#claimedMs = monotonicMs()
@@ -90,12 +90,12 @@ export class Suspects {
       limit,
       deciding: this.#alone.isPause ? 'leave' : deciding,
     })
-    if (this.#options.worker() !== worker) return false
+    if (this.#options.process.holder !== worker) return false
     this.#left = !found.isSuspectLeft || deciding === 'only' ? 'none' : limit > 0 && found.rows.length === 0 ? 'unfit' : 'some'
     runtime.outcomes.counts.claimed += found.rows.length
     if (found.rows.length > 0) this.#firstFrom = slots.starts + startsPerSuspect * found.rows.length
     slots.addFirst(found.rows.map((row) => this.#hold(row, worker)))
-    if (deciding === 'leave' && found.isDecidingLeft) this.#options.onDecidingLeft()
+    if (deciding === 'leave' && found.isDecidingLeft) events.emit('worker.deciding', {})
     if (found.deciding === undefined) return false
     runtime.outcomes.counts.claimed++
     if (await this.#alone.run(worker, this.#hold(found.deciding, worker))) this.#firstFrom = slots.starts + 1
@@ -135,9 +135,10 @@ class DecidingRuns {
    * back without an attempt; others may have no long jobs. Returns whether it ran.
    */
   async run(worker: Holder, attempt: Attempt): Promise<boolean> {
-    const { changed, signal, slots } = this.#options
+    const { changed, process, slots } = this.#options
+    const { signal } = process
     const startedMs = monotonicMs()
-    const goesOn = () => !signal.aborted && this.#options.worker() === worker
+    const goesOn = () => !signal.aborted && this.#options.process.holder === worker
     slots.empty(attempt)
     try {
       while (goesOn() && attempt.abortReason === undefined && !this.#isAlone()) {

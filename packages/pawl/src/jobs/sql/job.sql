@@ -811,17 +811,8 @@ left join lateral (
   limit 1
 ) h on true
 
--- name: enqueue-one
--- Adds one job.
--- Locks: none but its own new row.
--- Plan: a call.
--- One row: the id.
-select id::text as ids
-from pawl.enqueue_many(:tenant::text, :queue::text, :kind::text, :payloads::jsonb, :payload_version::integer, :run_at::timestamptz,
-  :delay_ms::bigint, :priority::integer, :max_attempts::integer, :headers::jsonb, :wake::boolean) as id
-
 -- name: enqueue
--- Adds many jobs of one kind.
+-- Adds jobs of one kind.
 -- Locks: none but its own new rows.
 -- Plan: a call.
 -- One row: the ids as one string, because a row for each would cost as much as a third of its insert. Null where there was no payload.
