@@ -2,7 +2,7 @@
 // of them. A state projection only notes which entities changed. Keys that an operator has unparked are replayed in order, each event in a
 // transaction that does not move the cursor; the one that takes the last event frees the key.
 
-import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
 import type { Transaction } from '../db/transaction.ts'
 import { describeError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
@@ -36,13 +36,16 @@ const replayAgainMs = 250
 
 export interface ParkReason {
   readonly reason: string
+  /** Undefined: the event was not tried. */
   readonly error: unknown
   readonly attempts: number
 }
 
-export interface NextParked {
-  readonly key_tenant: string
-  readonly key: string
+/** Tenants have keys of their own. */
+export type EventKey = Pick<LogEvent, 'tenant' | 'key'>
+
+export interface NextParked extends EventKey {
+  /** Null: the key has no event left. */
   readonly position: string | null
 }
 
@@ -137,14 +140,13 @@ export class Applier {
 
   async #parkedAmong(tx: Transaction, events: readonly LogEvent[]): Promise<Set<string>> {
     const values = { ...this.#cursor.key, ...keysOf(events) }
-    const rows = await tx.run<{ key_tenant: string; key: string }>(parkedStatements.among, values)
-    return new Set(rows.map((row) => keyOf({ tenant: row.key_tenant, key: row.key })))
+    return new Set((await tx.run<EventKey>(parkedStatements.among, values)).map(keyOf))
   }
 
   // ---- parked keys
 
   /** Moves past an event without applying it, and parks its key. */
-  async park(event: LogEvent, { reason, error, attempts }: ParkReason): Promise<FencedEnd> {
+  async park(event: LogEvent, why: ParkReason): Promise<FencedEnd> {
     const { name } = this.#definition
     // Before it is known: a commit without an answer may have parked it.
     this.hasParked = true
@@ -153,14 +155,11 @@ export class Applier {
       what: `${name} at event ${event.position}`,
       handle: async (tx) => {
         if (probe.on) await probe.hit('projections.park.before', event)
-        const text = error === undefined ? null : describeError(error)
-        const key = { ...this.#cursor.key, key_tenant: event.tenant, key: event.key }
-        await tx.run(parkedStatements.key, { ...key, reason, error: text, attempts })
-        await parkEvents(tx, this.#cursor, [event])
+        await parkKey(tx, this.#cursor, [event], why)
       },
     })
     if (end.type !== 'committed') return end
-    this.#host.parked({ name, key: event.key, position: event.position, reason })
+    this.#host.parked({ name, key: event.key, position: event.position, reason: why.reason })
     await tripBreaker(this.#host, this.#definition)
     return end
   }
@@ -195,7 +194,7 @@ export class Applier {
       to: undefined,
       what: `${name} at parked event ${next.position}`,
       handle: async (tx, context) => {
-        const key = { ...this.#cursor.key, key_tenant: next.key_tenant, key: next.key }
+        const key = parkedKey(this.#cursor, next)
         const taken = event === undefined ? [] : await tx.run(parkedStatements.take, { ...key, position: event.position })
         if (taken.length > 0) await this.#handle([event!], tx, context)
         if (probe.on) await probe.hit('projections.unpark.handled', event)
@@ -211,20 +210,43 @@ export class Applier {
   }
 
   /** The replay failed: the key waits for a person again, with the new error. */
-  async #repark({ key_tenant, key, position }: NextParked, error: unknown): Promise<'failed'> {
+  async #repark(next: NextParked, error: unknown): Promise<'failed'> {
     const { name } = this.#definition
+    const position = Number(next.position)
     await runFenced(this.#host, this.#cursor, {
       to: undefined,
       what: `${name} at parked event ${position}`,
-      handle: async (tx) => {
-        const reason = `The replay of event ${position} failed: ${messageOf(error)}`
-        const values = { ...this.#cursor.key, key_tenant, key, reason, error: describeError(error) }
-        await tx.run(parkedStatements.repark, values)
-      },
+      handle: (tx) => reparkKey(tx, this.#cursor, { ...next, position }, error),
     })
-    this.#host.parked({ name, key, position: Number(position), reason: messageOf(error) })
+    this.#host.parked({ name, key: next.key, position, reason: messageOf(error) })
     return 'failed'
   }
+}
+
+export function parkedKey({ key }: HeldCursor, event: EventKey): Readonly<Record<string, Parameter>> {
+  return { ...key, key_tenant: event.tenant, key: event.key }
+}
+
+/** Parks the key of the first event, and the events in order. */
+export async function parkKey(
+  tx: Transaction,
+  cursor: HeldCursor,
+  events: readonly LogEvent[],
+  { reason, error, attempts }: ParkReason,
+): Promise<void> {
+  const described = error === undefined ? null : describeError(error)
+  await tx.run(parkedStatements.key, { ...parkedKey(cursor, events[0]!), reason, error: described, attempts })
+  await parkEvents(tx, cursor, events)
+}
+
+export async function reparkKey(
+  tx: Transaction,
+  cursor: HeldCursor,
+  event: EventKey & { readonly position: number },
+  error: unknown,
+): Promise<void> {
+  const reason = `The replay of event ${event.position} failed: ${messageOf(error)}`
+  await tx.run(parkedStatements.repark, { ...parkedKey(cursor, event), reason, error: describeError(error) })
 }
 
 export async function parkEvents(tx: Transaction, cursor: HeldCursor, events: readonly LogEvent[]): Promise<void> {
@@ -239,9 +261,9 @@ function keysOf(events: readonly LogEvent[]): { key_tenants: string; keys: strin
   }
 }
 
-/** Tenants have keys of their own. Neither can have a NUL in it. */
-export function keyOf(event: { readonly tenant: string; readonly key: string }): string {
-  return `${event.tenant}\u0000${event.key}`
+/** Neither part can contain a NUL. */
+export function keyOf({ tenant, key }: EventKey): string {
+  return `${tenant}\u0000${key}`
 }
 
 export async function nextUnparking(host: Host, cursor: HeldCursor): Promise<NextParked[]> {
@@ -258,10 +280,9 @@ export async function parkedEvent(host: Host, next: NextParked): Promise<LogEven
 export async function tryParked(host: Host, cursor: HeldCursor, event: LogEvent | undefined): Promise<string | undefined> {
   if (event === undefined || cursor.crashes === 0) return undefined
   const [row] = await host.engine.run<{ crashes: number }>(parkedStatements.try, {
-    ...cursor.fencedKey,
+    ...parkedKey(cursor, event),
+    fence: cursor.fence,
     worker: cursor.worker,
-    key_tenant: event.tenant,
-    key: event.key,
     position: event.position,
   })
   if (row === undefined || row.crashes < cursor.definition.retry.crashes) return undefined

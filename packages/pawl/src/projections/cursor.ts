@@ -3,6 +3,7 @@
 // restore they may belong to other events. So a cursor keeps the id of the event at its place, and stops for a person if another one is there.
 
 import { setMaxListeners } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { markOwn } from '../db/classify.ts'
 import type { Db } from '../db/db.ts'
 import type { Connection } from '../db/driver.ts'
@@ -62,15 +63,6 @@ export interface Place {
 
 export function placeOf(event: LogEvent): Place {
   return { position: event.position, eventId: event.id, logGeneration: event.generation }
-}
-
-/** What the row says beside the place. */
-export interface Reloaded {
-  readonly state: CursorState
-  /** A comparison lets it move up to here. */
-  readonly holdAt: number | undefined
-  /** The position is another one than we thought: an operator moved it, or a commit without an answer had happened. */
-  readonly isMoved: boolean
 }
 
 export class HeldCursor {
@@ -170,8 +162,11 @@ export class HeldCursor {
     this.#isNoted = true
   }
 
-  /** Reads the row when whoever was moving it has ended. Throws PAWL_LEASE_LOST if it is another's now. */
-  async reload(connection: Connection): Promise<Reloaded> {
+  /**
+   * Reads the row, after the transaction that was moving it has ended. Throws PAWL_LEASE_LOST if it is another's now. `holdAt`: a comparison lets it move
+   * up to there. `isMoved`: an operator moved it, or a commit without an answer had happened.
+   */
+  async reload(connection: Connection): Promise<{ state: CursorState; holdAt: number | undefined; isMoved: boolean }> {
     await connection.run(cursorStatements.await, this.key)
     const [row] = await connection.run<ReadRow>(cursorStatements.read, this.key)
     if (row === undefined || row.fence !== this.fence) throw leaseLost(this)
@@ -179,6 +174,11 @@ export class HeldCursor {
     this.#row = row
     this.place = placeIn(row)
     return { state: row.state, holdAt: row.hold_at === null ? undefined : Number(row.hold_at), isMoved }
+  }
+
+  /** Waits, unless it is lost or the loop that holds it stops. */
+  async pause(delayMs: number, stop: AbortSignal): Promise<void> {
+    await sleep(delayMs, undefined, { signal: AbortSignal.any([stop, this.signal]) }).catch(() => undefined)
   }
 
   toString(): string {

@@ -1,7 +1,6 @@
 // Works through the log for one cursor of a projection or reaction: reads a page, applies it in one fenced transaction, goes on. A page that
 // fails is applied event by event; an event whose attempts are used up parks its key. Replays of parked keys run between pages.
 
-import { setTimeout as sleep } from 'node:timers/promises'
 import { isConflict } from '../db/classify.ts'
 import type { Connection } from '../db/driver.ts'
 import { caught, describeError, isPawlError } from '../errors.ts'
@@ -94,7 +93,7 @@ export class LogLoop {
         else this.#loop.failed(error)
         isChecked = false
         this.#pages.forget()
-        await this.#pause(engineBackoffMs(error, ++failed))
+        await this.cursor.pause(engineBackoffMs(error, ++failed), this.#stop.signal)
       }
     }
     this.cursor.signal.removeEventListener('abort', onLost)
@@ -191,7 +190,7 @@ export class LogLoop {
         return 'left'
       case 'again':
         this.#loop.failed(end.error)
-        await this.#pause(engineBackoffMs(end.error, ++this.#conflicts))
+        await this.cursor.pause(engineBackoffMs(end.error, ++this.#conflicts), this.#stop.signal)
         return 'again'
       case 'failed':
         throw end.error
@@ -218,7 +217,7 @@ export class LogLoop {
       const reason = `Event ${position} (${event.type}) failed ${row.attempts} time(s): ${messageOf(error)}`
       return this.#take(await this.#applier.park(event, { reason, error, attempts: row.attempts }))
     }
-    await this.#pause(retryInMs)
+    await this.cursor.pause(retryInMs, this.#stop.signal)
     return 'again'
   }
 
@@ -296,11 +295,6 @@ export class LogLoop {
   async #latch(reason: string): Promise<void> {
     await latch(this.#host, this.cursor, reason)
     this.#leave()
-  }
-
-  async #pause(delayMs: number): Promise<void> {
-    const signal = AbortSignal.any([this.#stop.signal, this.cursor.signal])
-    await sleep(delayMs, undefined, { signal }).catch(() => undefined)
   }
 }
 

@@ -2,7 +2,7 @@
 // attempt while the others go on.
 
 import type { LogEvent } from '../../events/types.ts'
-import { keyOf } from '../applier.ts'
+import { type EventKey, keyOf } from '../applier.ts'
 
 export interface Queued {
   readonly event: LogEvent
@@ -74,7 +74,7 @@ export class SinkKeys {
     return key.queue
   }
 
-  has(event: { readonly tenant: string; readonly key: string }): boolean {
+  has(event: EventKey): boolean {
     return this.#keys.has(keyOf(event))
   }
 }

@@ -1,7 +1,6 @@
 // Hands the events of the log to a function, in the order of each key, several keys at once, at least once. What is finished is stored as
 // soon as the last store was answered; a key whose attempts are used up is parked, and the others go on.
 
-import { setTimeout as sleep } from 'node:timers/promises'
 import { isPawlError, PawlError } from '../../errors.ts'
 import type { LogEvent } from '../../events/types.ts'
 import type { LoopWatch } from '../../kernel/alerts.ts'
@@ -10,7 +9,7 @@ import { solitude } from '../../kernel/handler.ts'
 import { probe } from '../../kernel/probe.ts'
 import { engineBackoffMs } from '../../kernel/retry.ts'
 import { Wakeup } from '../../kernel/service.ts'
-import { type NextParked, nextUnparking, parkedEvent, tripBreaker, tryParked } from '../applier.ts'
+import { type EventKey, type NextParked, nextUnparking, parkedEvent, tripBreaker, tryParked } from '../applier.ts'
 import { type HeldCursor, isLogOf, latch, passEveryMs } from '../cursor.ts'
 import type { DefinedSink } from '../definition.ts'
 import { messageOf } from '../fenced.ts'
@@ -116,7 +115,7 @@ export class SinkLoop {
         if (isPawlError(error, 'PAWL_LOG_GAP')) await this.#latch(error.message)
         else this.#loop.failed(error)
         this.#unparkAtMs = 0
-        await this.#pause(engineBackoffMs(error, ++failed))
+        await this.cursor.pause(engineBackoffMs(error, ++failed), this.#stop.signal)
       }
     }
     await Promise.race([Promise.all(this.#running), aborted(this.cursor.signal)])
@@ -210,21 +209,20 @@ export class SinkLoop {
   }
 
   async #replay(next: NextParked): Promise<void> {
-    const key = { tenant: next.key_tenant, key: next.key }
-    if (this.#isReplaying(key)) return
+    if (this.#isReplaying(next)) return
     const event = await parkedEvent(this.#host, next)
     // During that read the event before this one may have ended: then this is no longer the next one.
-    if (this.#isReplaying(key)) {
+    if (this.#isReplaying(next)) {
       this.#unparkAtMs = 0
       return
     }
     const deaths = this.#careful > 0 ? await tryParked(this.#host, this.cursor, event) : undefined
-    if (event === undefined) this.#store.free(key)
+    if (event === undefined) this.#store.free(next)
     else if (deaths === undefined) this.#keys.add(event, true)
     else this.#repark(event, deaths)
   }
 
-  #isReplaying(key: Pick<LogEvent, 'tenant' | 'key'>): boolean {
+  #isReplaying(key: EventKey): boolean {
     const isStoring = this.#store.isStoring(key)
     // The store wakes this loop, which then polls for the key's next event.
     if (isStoring) this.#unparkAtMs = 0
@@ -328,7 +326,7 @@ export class SinkLoop {
     if (queued.isParked) this.#repark(event, error)
     else {
       const attempts = Math.max(1, queued.attempt)
-      this.#store.park({ event, reason, error, attempts, events: behind.map((each) => each.event) })
+      this.#store.park({ reason, error, attempts, events: behind.map((each) => each.event) })
       this.#tellParked(event, reason)
     }
     await this.#flush()
@@ -373,7 +371,7 @@ export class SinkLoop {
         }
         loop.failed(error)
         if (this.#isOver()) return
-        await this.#pause(engineBackoffMs(error, tried))
+        await this.cursor.pause(engineBackoffMs(error, tried), this.#stop.signal)
       }
     }
   }
@@ -383,11 +381,6 @@ export class SinkLoop {
     await latch(this.#host, this.cursor, reason)
     // The answer of an earlier store may have come since.
     this.#state.stopped()
-  }
-
-  async #pause(delayMs: number): Promise<void> {
-    const signal = AbortSignal.any([this.#stop.signal, this.cursor.signal])
-    await sleep(delayMs, undefined, { signal }).catch(() => undefined)
   }
 }
 

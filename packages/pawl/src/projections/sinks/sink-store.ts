@@ -5,21 +5,15 @@ import { sqlState } from '../../db/classify.ts'
 import type { Transaction } from '../../db/transaction.ts'
 import { describeError } from '../../errors.ts'
 import type { LogEvent } from '../../events/types.ts'
-import { keyOf, parkEvents, parkedStatements } from '../applier.ts'
+import { type EventKey, keyOf, type ParkReason, parkEvents, parkedKey, parkedStatements, parkKey, reparkKey } from '../applier.ts'
 import { cursorStatements, type HeldCursor, type Place } from '../cursor.ts'
-import { messageOf, openTx } from '../fenced.ts'
+import { openTx } from '../fenced.ts'
 import type { Host } from '../part.ts'
 import type { CursorState } from '../types.ts'
 import type { Acks } from './acks.ts'
 
-type Key = Pick<LogEvent, 'tenant' | 'key'>
-
-interface Parking {
-  readonly event: LogEvent
-  readonly reason: string
-  readonly error: unknown
-  readonly attempts: number
-  /** The event and what waits behind it, in order. */
+interface Parking extends ParkReason {
+  /** The event that failed and the later ones of its key, in order. */
   readonly events: readonly LogEvent[]
 }
 
@@ -28,7 +22,7 @@ interface News {
   readonly parks: Parking[]
   readonly behind: LogEvent[]
   readonly replayed: LogEvent[]
-  readonly free: Key[]
+  readonly free: EventKey[]
   readonly reparks: { readonly event: LogEvent; readonly error: unknown }[]
 }
 
@@ -104,7 +98,7 @@ export class SinkStore {
     return hasContent(this.#news) || this.#acks.version !== this.#stored.version
   }
 
-  isParked(event: Key): boolean {
+  isParked(event: EventKey): boolean {
     return this.#parked.has(keyOf(event))
   }
 
@@ -114,7 +108,7 @@ export class SinkStore {
   }
 
   /** Whether the end of this key's replayed event is not stored yet, or not in the last list of what is to be replayed. */
-  isStoring(key: Key): boolean {
+  isStoring(key: EventKey): boolean {
     const name = keyOf(key)
     if (this.#ended.has(name)) return true
     return [this.#news, this.#writing ?? nothing()].some(
@@ -126,7 +120,7 @@ export class SinkStore {
   }
 
   park(parking: Parking): void {
-    this.#parked.add(keyOf(parking.event))
+    this.#parked.add(keyOf(parking.events[0]!))
     this.#news.parks.push(parking)
   }
 
@@ -138,7 +132,7 @@ export class SinkStore {
     this.#news.replayed.push(event)
   }
 
-  free(key: Key): void {
+  free(key: EventKey): void {
     this.#news.free.push(key)
   }
 
@@ -231,20 +225,13 @@ export class SinkStore {
   }
 
   async #writeNews(tx: Transaction, { parks, behind, replayed, free, reparks }: News): Promise<void> {
-    const key = (each: Key) => ({ ...this.#cursor.key, key_tenant: each.tenant, key: each.key })
-    for (const { event, reason, error, attempts, events } of parks) {
-      const text = error === undefined ? null : describeError(error)
-      await tx.run(parkedStatements.key, { ...key(event), reason, error: text, attempts })
-      await parkEvents(tx, this.#cursor, events)
-    }
+    const cursor = this.#cursor
+    for (const { events, ...why } of parks) await parkKey(tx, cursor, events, why)
     // Before anything is freed: a key that has these is not.
-    if (behind.length > 0) await parkEvents(tx, this.#cursor, behind)
-    for (const event of replayed) await tx.run(parkedStatements.take, { ...key(event), position: event.position })
-    for (const each of [...replayed, ...free]) await tx.run(parkedStatements.free, key(each))
-    for (const { event, error } of reparks) {
-      const reason = `The replay of event ${event.position} failed: ${messageOf(error)}`
-      await tx.run(parkedStatements.repark, { ...key(event), reason, error: describeError(error) })
-    }
+    if (behind.length > 0) await parkEvents(tx, cursor, behind)
+    for (const event of replayed) await tx.run(parkedStatements.take, { ...parkedKey(cursor, event), position: event.position })
+    for (const each of [...replayed, ...free]) await tx.run(parkedStatements.free, parkedKey(cursor, each))
+    for (const { event, error } of reparks) await reparkKey(tx, cursor, event, error)
   }
 
   #flushValues({ place, done, failure }: Target) {
@@ -265,7 +252,7 @@ export class SinkStore {
   }
 
   /** Which keys are no longer parked; what came for them meanwhile may be worked on. */
-  async #lookFreed(keys: readonly Key[]): Promise<void> {
+  async #lookFreed(keys: readonly EventKey[]): Promise<void> {
     const parked = new Set(await this.#parkedKeys())
     for (const key of keys) {
       const name = keyOf(key)
@@ -278,8 +265,7 @@ export class SinkStore {
   }
 
   async #parkedKeys(): Promise<string[]> {
-    const rows = await this.#host.engine.run<{ key_tenant: string; key: string }>(parkedStatements.keys, this.#cursor.key)
-    return rows.map(({ key_tenant, key }) => keyOf({ tenant: key_tenant, key }))
+    return (await this.#host.engine.run<EventKey>(parkedStatements.keys, this.#cursor.key)).map(keyOf)
   }
 }
 

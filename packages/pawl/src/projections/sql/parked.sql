@@ -43,7 +43,7 @@ returning k.key
 -- Locks: none.
 -- Plan: parked_key_pkey.
 -- No row: none is parked.
-select k.key_tenant, k.key
+select k.key_tenant as tenant, k.key
 from pawl.parked_key k
 where k.tenant = :tenant::text
   and k.name = :name::text
@@ -55,7 +55,7 @@ where k.tenant = :tenant::text
 -- Locks: none.
 -- Plan: parked_key_pkey.
 -- Rows: the parked ones.
-select k.key_tenant, k.key
+select k.key_tenant as tenant, k.key
 from (
   select distinct u.key_tenant, u.key
   from unnest(:key_tenants::text[], :keys::text[]) as u(key_tenant, key)
@@ -124,7 +124,7 @@ limit :limit::integer
 -- Locks: none.
 -- Plan: by an index of each table. With rows in them: parked_key_unparking, parked_event_pkey.
 -- No row: nothing is to be replayed. A null position: the key has no event left.
-select k.key_tenant, k.key, e.position::text as position
+select k.key_tenant as tenant, k.key, e.position::text as position
 from pawl.parked_key k
 left join lateral (
   select p.position
