@@ -254,9 +254,9 @@ comment on column pawl.record_version.data is
   'The canonical text that the hash is of. json and not jsonb, which would take every row apart twice: once when it is staged and once '
   'when it is read. Cast it to jsonb to query it.';
 
--- The version of a record that is current at a number: one row or none. The planner makes it part of the statement that calls it, and columns
--- that the statement does not read cost nothing.
-create function pawl.version_at(p_tenant text, p_record_id bigint, p_number bigint) returns setof pawl.record_version
+-- The version of a record that is current at a number, or with p_limit also those before it, newest first. The planner makes it part of the
+-- statement that calls it, and columns that the statement does not read cost nothing.
+create function pawl.version_at(p_tenant text, p_record_id bigint, p_number bigint, p_limit integer default 1) returns setof pawl.record_version
 language sql stable rows 1
 begin atomic
   select w.tenant, w.record_id, w.number, w.submission, w.schema_version, w.is_erased, w.status, w.hash, w.classification, w.data, w.changed
@@ -265,7 +265,7 @@ begin atomic
     and w.record_id = p_record_id
     and w.number <= p_number
   order by w.number desc
-  limit 1;
+  limit p_limit;
 end;
 
 create table pawl.record_erasure (

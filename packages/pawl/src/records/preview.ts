@@ -26,8 +26,8 @@ const statuses: Readonly<Partial<Record<RowKind, string>>> = { created: 'CREATED
 interface Row {
   type: string
   key: string
-  before: string | null
-  after: string | null
+  before: RecordData | null
+  after: RecordData | null
 }
 
 export async function previewRows(
@@ -100,6 +100,5 @@ export async function rowErrors(
 }
 
 function toRow({ type, key, before, after }: Row, line: number | null): PreviewRow {
-  const [old, next] = [before, after].map((data) => (data === null ? null : (JSON.parse(data) as RecordData)))
-  return { line, type, key, before: old!, after: next!, changes: fieldChanges(old!, next!) }
+  return { line, type, key, before, after, changes: fieldChanges(before, after) }
 }

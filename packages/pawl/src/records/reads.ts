@@ -13,7 +13,6 @@ import { type DefinedSet, type DefinedType, keyPart, keyText, mayHaveOtherColumn
 import { idText, needSubmission } from './submissions.ts'
 import type { At, FieldChange, Page, PageOptions, RecordData, RecordVersion } from './types.ts'
 
-const getStatement = statement(import.meta.url, 'record-get')
 const pageStatement = statement(import.meta.url, 'record-page')
 const historyStatement = statement(import.meta.url, 'history')
 const numberAtStatement = statement(import.meta.url, 'number-at')
@@ -22,8 +21,6 @@ const scopeStatement = statement(import.meta.url, 'scope-read')
 /** A page ends after this many bytes. It is read in steps: of its last step the database reads all rows, also those after the end. */
 const pageBytes = 4_000_000
 const stepRows = 1000
-
-const numberMax = '9223372036854775807'
 
 export interface ReadPlace {
   readonly tenant: string
@@ -45,10 +42,16 @@ interface VersionRow {
   submission: string
   schema_version: number
   classification: string | null
-  /** JSON: the driver takes an array apart much slower. */
-  changed: string | null
-  data: string | null
+  /** As JSON: the driver takes an array apart much slower. */
+  changed: string[] | null
+  data: RecordData | null
   is_erased: boolean
+}
+
+interface HistoryRow extends VersionRow {
+  committed_at: Date | null
+  submitted_by: string | null
+  origin: string | null
 }
 
 export interface HistoryEntry extends RecordVersion {
@@ -85,8 +88,13 @@ export async function getRecord(
   const key = await storedKey(registry, 'get', place, type, given)
   const number = await numberAt(registry, place, check('get', 'at', atOption, at))
   if (!isNameable(type, key)) return undefined
-  const [row] = await read<VersionRow>(registry.pool, getStatement, { ...namesOf(place), type, key, number })
-  return row === undefined ? undefined : toVersion(row)
+  const [row] = await readVersions(registry, place, type, key, number)
+  return row && toVersion(row)
+}
+
+/** From a number on backwards; null: from the committed one. */
+function readVersions(registry: Registry, place: ReadPlace, type: string, key: string, number: string | null, limit = 1) {
+  return read<HistoryRow>(registry.pool, historyStatement, { ...namesOf(place), type, key, number, limit })
 }
 
 export async function listRecords(registry: Registry, place: ReadPlace, given: ListRecordsOptions): Promise<RecordPage> {
@@ -192,12 +200,8 @@ export async function recordHistory(
   const { limit, after } = resolve('history', pageTable, options)
   const key = await storedKey(registry, 'history', place, type, given)
   if (!isNameable(type, key)) return { items: [], next: null }
-  const page = { before: after === undefined ? numberMax : idText('version', after), limit }
-  const rows = await read<VersionRow & { committed_at: Date | null; submitted_by: string | null; origin: string | null }>(
-    registry.pool,
-    historyStatement,
-    { ...namesOf(place), type, key, ...page },
-  )
+  const number = after === undefined ? null : String(BigInt(idText('version', after)) - 1n)
+  const rows = await readVersions(registry, place, type, key, number, limit)
   const items = rows.map((row) => ({
     ...toVersion(row),
     committedAt: row.committed_at,
@@ -266,8 +270,8 @@ function toVersion(row: VersionRow): RecordVersion {
     submission: row.submission,
     schemaVersion: row.schema_version,
     classification: row.classification,
-    changed: row.changed === null ? null : (JSON.parse(row.changed) as string[]),
-    data: row.data === null ? null : (JSON.parse(row.data) as RecordData),
+    changed: row.changed,
+    data: row.data,
     isErased: row.is_erased,
   }
 }
@@ -298,7 +302,7 @@ export async function storedKey(registry: Registry, call: string, place: ReadPla
   const canonical = canonicalKey(place.set.types.get(type), key)
   if (canonical === key) return key
   // A record that an older version of the set wrote may have the key as it is given.
-  const [held] = await read(registry.pool, getStatement, { ...namesOf(place), type, key, number: null })
+  const [held] = await readVersions(registry, place, type, key, null)
   return held === undefined ? canonical : key
 }
 

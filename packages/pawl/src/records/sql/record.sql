@@ -1,25 +1,8 @@
--- name: record-get
--- One record, as it is committed or was at a number.
--- Locks: none.
--- Plan: record_scope_name, record_pkey, record_version_pkey.
--- No row: there was no such record then.
-select r.type, r.key, v.number::text as number, v.status, v.submission::text as submission, v.schema_version, v.classification, to_json(v.changed)::text as changed,
-  v.data::text as data,
-  v.is_erased
-from pawl.record_scope s
-join pawl.record r on r.tenant = s.tenant and r.scope_id = s.id
-cross join lateral pawl.version_at(r.tenant, r.id, least(coalesce(:number::bigint, s.committed), s.committed)) v
-where s.tenant = :tenant::text
-  and s.record_set = :record_set::text
-  and s.scope = :scope::text
-  and r.type = :type::text
-  and r.key = :key::text
-
 -- name: record-page
 -- A page of records of a scope in the order of their keys, as they are committed or were at a number. With a number that stays the same, pages
 -- fit together whatever is committed between them.
 -- Locks: none.
--- Plan: record_scope_name, record_pkey in order, record_version_pkey. Nothing is sorted. Data is cast to text once, in the inner query.
+-- Plan: record_scope_name, record_pkey in order, record_version_pkey. Nothing is sorted.
 -- Rows: the next ones after (:after_type, :after_key), none after :bytes_max; bytes are those up to each; pinned is the number that they were
 -- read at.
 with scope as materialized (
@@ -30,12 +13,13 @@ with scope as materialized (
     and s.scope = :scope::text
 )
 select p.type, p.key, p.number::text as number, p.status, p.submission::text as submission, p.schema_version, p.classification,
-  to_json(p.changed)::text as changed, p.data, p.is_erased, (select s.number from scope s)::text as pinned, p.bytes::integer as bytes
+  to_json(p.changed) as changed, p.data, p.is_erased, (select s.number from scope s)::text as pinned, p.bytes::integer as bytes
 from (
-  select f.type, f.key, f.number, f.status, f.submission, f.schema_version, f.classification, f.changed, f.data, f.is_erased,
-    sum(coalesce(octet_length(f.data), 0)) over (order by f.type, f.key rows unbounded preceding) as bytes
+  select f.type, f.key, f.number, f.status, f.submission, f.schema_version, f.classification, f.changed, f.data, f.is_erased, f.size,
+    sum(f.size) over (order by f.type, f.key rows unbounded preceding) as bytes
   from (
-    select r.type, r.key, v.number, v.status, v.submission, v.schema_version, v.classification, v.changed, v.data::text as data, v.is_erased
+    select r.type, r.key, v.number, v.status, v.submission, v.schema_version, v.classification, v.changed, v.data, v.is_erased,
+      coalesce(octet_length(v.data::text), 0) as size
     from pawl.record r
     -- Not pawl.version_at: the planner does not inline a function that is given a subquery.
     cross join lateral (
@@ -58,37 +42,33 @@ from (
     limit :limit::integer
   ) f
 ) p
-where p.bytes - coalesce(octet_length(p.data), 0) < :bytes_max::integer
+where p.bytes - p.size < :bytes_max::integer
 order by p.type, p.key
 
 -- name: history
--- The versions of one record, newest first.
+-- The versions of one record, newest first; the first of them is the record as it is committed, or was at a number.
 -- Locks: none.
--- Plan: record_scope_name, record_pkey, record_version_pkey, submission_pkey.
--- Rows: the next ones below :before.
-select r.type, r.key, v.number::text as number, v.status, v.submission::text as submission, v.schema_version, v.classification, to_json(v.changed)::text as changed,
-  v.data::text as data,
-  v.is_erased, u.ended_at as committed_at, u.submitted_by, u.origin
+-- Plan: record_scope_name, record_pkey, record_version_pkey backwards, submission_pkey. Only the versions of the page are read.
+-- Rows: those from :number on backwards, or null: from the committed one.
+select r.type, r.key, v.number::text as number, v.status, v.submission::text as submission, v.schema_version, v.classification,
+  to_json(v.changed) as changed, v.data, v.is_erased, u.ended_at as committed_at, u.submitted_by, u.origin
 from pawl.record_scope s
 join pawl.record r on r.tenant = s.tenant and r.scope_id = s.id
-join pawl.record_version v on v.tenant = r.tenant and v.record_id = r.id
-left join pawl.submission u on u.tenant = v.tenant and u.id = v.submission
+cross join lateral pawl.version_at(r.tenant, r.id, least(s.committed, :number::bigint), :limit::integer) v
+left join pawl.submission u on u.tenant = r.tenant and u.id = v.submission
 where s.tenant = :tenant::text
   and s.record_set = :record_set::text
   and s.scope = :scope::text
   and r.type = :type::text
   and r.key = :key::text
-  and v.number <= s.committed
-  and v.number < :before::bigint
 order by v.number desc
-limit :limit::integer
 
 -- name: changes
 -- A page of the records that a committed submission changed, before and after. It reads every record of the scope once per page.
 -- Locks: none.
 -- Plan: record_pkey, record_version_pkey.
 -- Rows: the next ones after (:after_type, :after_key).
-select r.type, r.key, v.data::text as after, p.data::text as before
+select r.type, r.key, v.data as after, p.data as before
 from pawl.record r
 cross join lateral (
   select w.status, w.data

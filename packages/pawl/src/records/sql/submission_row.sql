@@ -50,7 +50,7 @@ with gone as materialized (
     and t.submission = :id::bigint
     and t.kind <> 'deleted'
 )
-select g.type, g.key, v.data::text as before, null as after
+select g.type, g.key, v.data as before, null as after
 from gone g
 cross join lateral pawl.version_at(:tenant::text, g.id, :committed::bigint) v
 where v.status <> 'DELETED'
@@ -118,7 +118,7 @@ limit :limit::integer
 -- Locks: none.
 -- Plan: submission_row_pkey, record_version_pkey.
 -- Rows: the next ones after line :after.
-select r.line::text as line, r.kind, r.type, r.key, r.data::text as after, v.data::text as before
+select r.line::text as line, r.kind, r.type, r.key, r.data as after, v.data as before
 from pawl.submission_row r
 left join lateral pawl.version_at(r.tenant, r.record_id, :committed::bigint) v on r.kind in ('updated', 'unchanged', 'invalid-updated')
 where r.tenant = :tenant::text
