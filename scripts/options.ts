@@ -91,6 +91,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
   },
   Batches: {
     'pawl.batches.define(name, options)': batches.batchTable,
+    'pawl.batches.handle(batch, handlers)': batches.handlersTable,
     'pawl.batches.start(batch, items, options)': batches.startTable,
     'pawl.batches.get(id)': 'Returns a batch with its counts and sums.',
     'pawl.batches.items(id, options)': batches.itemsTable,
