@@ -68,7 +68,7 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   const { name, item } = batch
   const jobs = registry.jobs('')
   if (![...registry.batches.values()].some(hasHandler)) defineShared(registry, jobs, item.queue)
-  const onDead: NonNullable<KindOptions<unknown>['onDead']> = ({ tenant }) => registry.finisher.tendNamed(registry, tenant, name)
+  const onDead: NonNullable<KindOptions<unknown>['onDead']> = () => registry.finisher.tendNamed(registry, name)
   const step = { queue: item.queue, timeout: '1d', onDead }
   jobs.define<StepPayload>(`pawl.batch.${name}.prepare`, {
     ...step,
