@@ -7,7 +7,7 @@ import { complete, completions, pawl, seed } from './samples.ts'
 
 const connections = 32
 /** Items in a flush: about what the settlers of the whole workers below reach. */
-const flush = 500
+const flush = 800
 const withRow = `${seed.name} with a row`
 const contenders = [
   { name: 'tx', system: completions, task: 'tx', items: 8_000, more: [] },

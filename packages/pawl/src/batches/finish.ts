@@ -14,7 +14,6 @@ const moveStatement = statement(import.meta.url, 'move-cursor')
 const failLostStatement = statement(import.meta.url, 'fail-lost')
 const endStatement = statement(import.meta.url, 'end-batch')
 const blockersStatement = statement(import.meta.url, 'blockers')
-const namedStatement = statement(import.meta.url, 'running-named')
 const openStatement = statement(import.meta.url, 'open-batches')
 const clearStatement = statement(import.meta.url, 'clear-items')
 const reviveStatement = statement(import.meta.url, 'revive-end')
@@ -186,10 +185,10 @@ export class Finisher {
    * Checks the running batches of a name after one of their jobs died. A hint: their watches would find the same. One round at a time: a
    * thousand items that fail together ask for two.
    */
-  async tendNamed(registry: Registry, tenant: string, name: string): Promise<void> {
-    await this.#oneAtATime(`named ${tenant}/${name}`, async () => {
-      const rows = await registry.pool.run<Omit<BatchRef, 'tenant'>>(namedStatement, { tenant, name })
-      for (const row of rows) await this.tend(registry, { tenant, ...row })
+  async tendNamed(registry: Registry, name: string): Promise<void> {
+    await this.#oneAtATime(`named ${name}`, async () => {
+      const rows = await registry.pool.run<OpenBatch>(openStatement, { names: textsLiteral([name]) })
+      for (const { is_running, is_due: _, ...ref } of rows) if (is_running) await this.tend(registry, ref)
     })
   }
 

@@ -16,6 +16,7 @@ import {
   type TableOf,
   text,
 } from '../kernel/options.ts'
+import type { PageOptions } from '../kernel/pages.ts'
 import { batchStates } from './states.ts'
 import type {
   Allowance,
@@ -27,7 +28,6 @@ import type {
   ItemOptions,
   ListBatchesOptions,
   ListItemsOptions,
-  PageOptions,
   RerunOptions,
   StartOptions,
   StuckOptions,

@@ -6,6 +6,7 @@ import type { TxDb } from '../db/db.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { assertParses } from '../jobs/kinds.ts'
+import { byBytes } from '../jobs/settle.ts'
 import { check, number, type Resolved, refused, required, text } from '../kernel/options.ts'
 import { atIndex, invalid, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
@@ -20,12 +21,11 @@ const itemsStatement = statement(import.meta.url, 'insert-items')
 const rerunStatement = statement(import.meta.url, 'insert-rerun')
 const rerunItemsStatement = statement(import.meta.url, 'insert-rerun-items')
 const startStatement = statement(import.meta.url, 'start-batch')
+const stateStatement = statement(import.meta.url, 'state')
 const markEndingStatement = statement(import.meta.url, 'mark-ending')
 const runningStatement = statement(import.meta.url, 'running')
 
 const chunkItems = 1000
-/** A jsonb array takes 256 MB, and a character up to 4 bytes. */
-const chunkLength = 16 * 1_048_576
 /** A cancel or a replacement waits for the lock of a batch this often, 250 ms each: transactions of items hold it. */
 export const endTriesMax = 6
 /** About how long an end takes that another transaction has begun. */
@@ -38,8 +38,6 @@ const itemUnits = number({ from: 0, to: 1e15, doc: 'The units of an item.' })
 interface Verdict {
   readonly verdict: 'started' | 'queue' | 'refuse' | 'replace' | 'busy' | 'full'
   readonly blocker: string | null
-  readonly state: Started['state']
-  readonly deadline: string | null
 }
 
 interface Starting {
@@ -154,8 +152,6 @@ async function settleStart(db: TxDb, start: Starting): Promise<Started | Refused
   return { id, state: now!.state, deadline: now!.deadline === null ? null : new Date(now!.deadline) }
 }
 
-const stateStatement = statement(import.meta.url, 'state')
-
 async function trackBusy(db: TxDb, tenant: string, track: string, id: string | null, verdict = 'refuse'): Promise<PawlError> {
   const blocker = id === null ? undefined : await findBatch(db, tenant, id)
   if (verdict === 'full')
@@ -176,25 +172,13 @@ async function trackBusy(db: TxDb, tenant: string, track: string, id: string | n
   })
 }
 
-interface Chunk {
-  /** Items before it. */
-  readonly after: number
-  readonly items: string
-}
-
-interface Read {
-  readonly chunks: readonly Chunk[]
-  readonly total: number
-  readonly units: number
-}
-
 /** Everything is checked before anything is written into a transaction that may be the caller's. */
 async function readItems(
   { payloadBytesMax: bytesMax }: Registry,
   { name, schema }: DefinedBatch,
   call: string,
   items: Iterable<NewItem>,
-): Promise<Read> {
+) {
   if (typeof items !== 'object' || items === null || !(Symbol.iterator in items))
     throw refused(call, `items must be an array or another iterable of items, got ${shown(items)}`)
   const keys = new Set<string>()
@@ -217,7 +201,14 @@ async function readItems(
       throw atIndex(error, index)
     }
   }
-  return { chunks: chunksOf(texts), total: texts.length, units }
+  let upto = 0
+  // A jsonb array takes 256 MB.
+  const chunks = [...byBytes(texts, chunkItems, Buffer.byteLength)].map((chunk) => {
+    const after = upto
+    upto += chunk.length
+    return { after, items: `[${chunk.join(',')}]` }
+  })
+  return { chunks, total: upto, units }
 }
 
 /** A misspelled field would be dropped in silence. */
@@ -227,14 +218,4 @@ function checkFields(call: string, index: number, item: unknown): void {
   for (const field in item)
     if (!itemFields.has(field))
       throw refused(call, `items[${index}] has no field ${shown(field)}. The fields of an item are ${[...itemFields].join(', ')}`)
-}
-
-function chunksOf(texts: readonly string[]): Chunk[] {
-  const chunks: Chunk[] = []
-  for (let after = 0, upto = 0; after < texts.length; after = upto) {
-    for (let size = 0; upto < texts.length && upto - after < chunkItems && (upto === after || size < chunkLength); upto++)
-      size += texts[upto]!.length
-    chunks.push({ after, items: `[${texts.slice(after, upto).join(',')}]` })
-  }
-  return chunks
 }

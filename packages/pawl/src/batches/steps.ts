@@ -68,7 +68,7 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   const { name, item } = batch
   const jobs = registry.jobs('')
   if (![...registry.batches.values()].some(hasHandler)) defineShared(registry, jobs, item.queue)
-  const onDead: NonNullable<KindOptions<unknown>['onDead']> = ({ tenant }) => registry.finisher.tendNamed(registry, tenant, name)
+  const onDead: NonNullable<KindOptions<unknown>['onDead']> = () => registry.finisher.tendNamed(registry, name)
   const step = { queue: item.queue, timeout: '1d', onDead }
   jobs.define<StepPayload>(`pawl.batch.${name}.prepare`, {
     ...step,
@@ -157,14 +157,14 @@ function subjectOf(name: string, { payload: { key } }: Job<ItemPayload>): string
 /** Refuses all but numbers by name, or nothing: the sums would drop other values in silence. */
 function checkSums(subject: string, sums: unknown): Sums | undefined {
   if (sums === undefined || sums === null) return undefined
-  const stored = storedSums(sums)
-  const fault = faultOfSums(sums) ?? faultOfSums(stored)
-  if (fault === undefined) return stored as Sums
+  // As the database stores them: toJSON may turn a number into a string.
+  const fault = faultOfSums(sums) ?? faultOfSums(JSON.parse(JSON.stringify(sums) ?? 'null'))
+  if (fault === undefined) return sums as Sums
   throw new NonRetryable(`${subject} must return numbers by name, at most ${sumsMax}, or nothing: ${fault}.`)
 }
 
 function faultOfSums(sums: unknown): string | undefined {
-  if (!isObject(sums)) return `it returned ${shown(sums)}`
+  if (typeof sums !== 'object' || sums === null || Array.isArray(sums)) return `it returned ${shown(sums)}`
   const entries = Object.entries(sums)
   if (entries.length > sumsMax) return `it returned ${entries.length} names`
   const [field, value] = entries.find(([, each]) => !Number.isFinite(each)) ?? []
@@ -172,19 +172,6 @@ function faultOfSums(sums: unknown): string | undefined {
   const isNumeric = typeof value === 'string' && value.trim() !== '' && Number.isFinite(Number(value))
   const fix = isNumeric ? ' (pg gives count(*) as a string: Number(...))' : ''
   return `${shown(field)} is ${shown(value)}${fix}`
-}
-
-/** As the database stores them: toJSON may turn a number into a string. */
-function storedSums(sums: unknown): unknown {
-  try {
-    return JSON.parse(JSON.stringify(sums))
-  } catch {
-    return undefined
-  }
-}
-
-function isObject(value: unknown): value is object {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 async function prepare(registry: Registry, batch: DefinedBatch, job: Job<StepPayload>, context: JobContext): Promise<unknown> {

@@ -2,6 +2,7 @@
 
 import type { AnyTx } from '../db/adapters.ts'
 import type { JobContext, JobTx, RetryPolicy, StandardSchema } from '../jobs/types.ts'
+import type { PageOptions } from '../kernel/pages.ts'
 
 export type BatchState = 'queued' | 'running' | 'finished' | 'timed-out' | 'replaced' | 'cancelled' | 'failed'
 
@@ -179,13 +180,6 @@ export interface Started {
   /** 'finished': it has no items. */
   readonly state: 'running' | 'queued' | 'finished'
   readonly deadline: Date | null
-}
-
-export interface PageOptions {
-  /** `next` of the page before. */
-  readonly after?: string
-  /** The size of a page, 1 to 1000. Default 50. */
-  readonly limit?: number
 }
 
 export interface ListBatchesOptions extends PageOptions {

@@ -1,5 +1,12 @@
 // Pages of rows, and rows as users see them.
 
+export interface PageOptions {
+  /** `next` of the page before. */
+  readonly after?: string
+  /** The size of a page, 1 to 1000. Default 50. */
+  readonly limit?: number
+}
+
 export interface Page<Item> {
   readonly items: readonly Item[]
   /** Give it as `after` for the next page; null: this was the last. */

@@ -132,17 +132,6 @@ where b.tenant = :tenant::text
   and b.id = :id::bigint
   and b.fence = :fence::bigint
 
--- name: running-named
--- The running batches of a name.
--- Locks: none.
--- Plan: batch_running.
--- No row: none runs.
-select b.id::text as batch, b.fence::text as fence
-from pawl.batch b
-where b.tenant = :tenant::text
-  and b.name = :name::text
-  and b.state = 'running'
-
 -- name: open-batches
 -- The batches of some names that run or are not closed, the due ones first.
 -- Locks: none.
