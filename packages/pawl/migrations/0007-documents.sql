@@ -149,6 +149,7 @@ begin
       from pawl.document d
       where d.tenant = p_tenant
         and d.id = i.id
+      offset 0
     ) d
     union all
     select null, null, null, null, null, null, null,
@@ -232,7 +233,7 @@ declare
   v_payloads jsonb[];
   v_headers jsonb[];
 begin
-  -- A nested loop over a lateral subquery runs target by target, each by id: the limit cuts off the last ones.
+  -- Target by target, each by id: the limit cuts off the last ones. Without offset 0 the planner may begin with the documents, in their order.
   with slot as materialized (
     select w.nth, r.from_id, r.path, r.in_key, r.names, t.keys -> r.type as value
     from unnest(p_targets, p_afters) with ordinality w(to_id, after, nth)
@@ -241,6 +242,7 @@ begin
       from pawl.document t
       where t.tenant = p_tenant
         and t.id = w.to_id
+      offset 0
     ) t
     cross join lateral (
       select r.from_id, r.path, r.type, r.in_key, r.names
@@ -395,6 +397,7 @@ begin
       from pawl.document d
       where d.tenant = p_tenant
         and d.id = i.id
+      offset 0
     ) d
     cross join lateral (
       select k.parts
