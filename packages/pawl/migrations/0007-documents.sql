@@ -149,6 +149,7 @@ begin
       from pawl.document d
       where d.tenant = p_tenant
         and d.id = i.id
+      offset 0
     ) d
     union all
     select null, null, null, null, null, null, null,
@@ -232,7 +233,7 @@ declare
   v_payloads jsonb[];
   v_headers jsonb[];
 begin
-  -- A nested loop over a lateral subquery runs target by target, each by id: the limit cuts off the last ones.
+  -- Target by target, each by id: the limit cuts off the last ones. Without offset 0 the planner may begin with the documents, in their order.
   with slot as materialized (
     select w.nth, r.from_id, r.path, r.in_key, r.names, t.keys -> r.type as value
     from unnest(p_targets, p_afters) with ordinality w(to_id, after, nth)
@@ -241,6 +242,7 @@ begin
       from pawl.document t
       where t.tenant = p_tenant
         and t.id = w.to_id
+      offset 0
     ) t
     cross join lateral (
       select r.from_id, r.path, r.type, r.in_key, r.names
@@ -395,6 +397,7 @@ begin
       from pawl.document d
       where d.tenant = p_tenant
         and d.id = i.id
+      offset 0
     ) d
     cross join lateral (
       select k.parts
@@ -584,7 +587,8 @@ $$;
 -- The document in the way of one that wants these identities, and whether only an old key of it is. Present keys of p_others are not in the way: they
 -- are written by the same call. Removes old keys whose time is over. Null: none is in the way any more.
 create function pawl.key_holder(p_tenant text, p_id bigint, p_identities jsonb, p_others bigint[] default '{}') returns jsonb
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off as $$
 begin
   delete from pawl.document_key k
   where k.tenant = p_tenant
@@ -611,6 +615,7 @@ begin
         and k.hash = decode(i.hash, 'hex')
         and k.document_id <> p_id
         and (k.alias_until > pawl.now() or (k.alias_until is null and not k.document_id = any (p_others)))
+      offset 0
     ) k
     join pawl.document d on d.tenant = p_tenant and d.id = k.document_id
     order by i.n
@@ -858,38 +863,42 @@ $$;
 -- is over, give way. Keys that documents of the array have now are moved at the end. It locks no key of others, and waits for none after it has
 -- moved one: else two claims could deadlock, or a claim and an insert.
 create function pawl.claim_keys(p_tenant text, p_claims jsonb) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off as $$
 declare
   v_ids bigint[] := array(select c.id from jsonb_to_recordset(p_claims) c(id bigint));
-  v_claim record;
+  v_claim pawl.document_key;
+  v_owner bigint;
+  v_moves pawl.document_key[] := '{}';
 begin
-  for v_claim in
-    select decode(c.hash, 'hex') as hash, c.id, c.type, c.parts, c.refs
+  for v_claim.document_id, v_claim.type, v_claim.hash, v_claim.parts, v_claim.refs in
+    select c.id, c.type, decode(c.hash, 'hex'), c.parts, c.refs
     from jsonb_to_recordset(p_claims) c(id bigint, type text, hash text, parts jsonb, refs bigint[])
-    order by 1
+    order by 3
   loop
-    continue when exists (
-      select
-      from pawl.document_key k
-      where k.tenant = p_tenant and k.hash = v_claim.hash and k.document_id = any (v_ids) and k.alias_until is null
-    );
+    select k.document_id into v_owner
+    from pawl.document_key k
+    where k.tenant = p_tenant and k.hash = v_claim.hash and k.document_id = any (v_ids) and k.alias_until is null;
+    if found then
+      v_moves := v_moves || case when v_owner <> v_claim.document_id then array[v_claim] end;
+      continue;
+    end if;
     delete from pawl.document_key k
     where k.tenant = p_tenant
       and k.hash = v_claim.hash
-      and (k.alias_until <= pawl.now() or (k.alias_until is not null and k.document_id = v_claim.id));
+      and (k.alias_until <= pawl.now() or (k.alias_until is not null and k.document_id = v_claim.document_id));
     insert into pawl.document_key (tenant, hash, document_id, type, parts, refs)
-    values (p_tenant, v_claim.hash, v_claim.id, v_claim.type, v_claim.parts, v_claim.refs)
+    values (p_tenant, v_claim.hash, v_claim.document_id, v_claim.type, v_claim.parts, v_claim.refs)
     on conflict (tenant, hash) do nothing;
     if not found then
       raise exception using errcode = 'PW001';
     end if;
   end loop;
-  update pawl.document_key k
-  set document_id = c.id, parts = c.parts, refs = c.refs
-  from jsonb_to_recordset(p_claims) c(id bigint, hash text, parts jsonb, refs bigint[])
-  where k.tenant = p_tenant
-    and k.hash = decode(c.hash, 'hex')
-    and k.document_id <> c.id;
+  foreach v_claim in array v_moves loop
+    update pawl.document_key k
+    set document_id = v_claim.document_id, parts = v_claim.parts, refs = v_claim.refs
+    where k.tenant = p_tenant and k.hash = v_claim.hash;
+  end loop;
   return true;
 exception
   when sqlstate 'PW001' then
@@ -1084,13 +1093,14 @@ declare
 begin
   for i in 1..2 loop
     if i = 1 then
-      select d.id, d.revision, d.keys -> d.type as key into v_doc
-      from pawl.document d where d.tenant = p_tenant and d.uuid = p_uuid and d.type = p_type;
+      select d.id, d.type, d.revision, d.keys -> d.type as key into v_doc
+      from pawl.document d where d.tenant = p_tenant and d.uuid = p_uuid;
     else
-      select d.id, d.revision, d.keys -> d.type as key into v_doc
-      from pawl.document d where d.tenant = p_tenant and d.uuid = p_uuid and d.type = p_type for update;
+      select d.id, d.type, d.revision, d.keys -> d.type as key into v_doc
+      from pawl.document d where d.tenant = p_tenant and d.uuid = p_uuid for update;
     end if;
-    if not found then
+    -- With the type in the statement its plan without statistics reads every document of the type.
+    if not found or v_doc.type <> p_type then
       return jsonb_build_object('outcome', 'missing');
     elsif v_doc.revision <> p_revision then
       return jsonb_build_object('outcome', 'mismatch');

@@ -1,7 +1,7 @@
 // Definitions that make no model are refused before anything is written: with the type, the path and the fix.
 
 import { expect, test } from 'vitest'
-import { compileModel, defineType } from './model.ts'
+import { compileModel, defineType, hasWays } from './model.ts'
 import type { DocumentTypeOptions } from './types.ts'
 
 type Types = Readonly<Record<string, DocumentTypeOptions>>
@@ -144,4 +144,24 @@ test('[D4] cycles of other references and identities of sixteen levels are a mod
   })
   expect(model.get('T15')!.key).toHaveLength(16)
   expect(model.get('B')!.key).toEqual(['aId', 'b'])
+})
+
+const schools: Types = {
+  Organization: { identity: ['organizationId'], abstract: true },
+  School: { identity: ['schoolId'], extends: { type: 'Organization', as: { schoolId: 'organizationId' } } },
+  Session: { identity: ['name', 'school'], references: { school: 'School' } },
+  Student: { identity: ['studentId'] },
+}
+
+test.each<readonly [condition: string, references: Readonly<Record<string, string>>, hasWays: boolean]>([
+  ['one reference', { a: 'Session' }, false],
+  ['references without a common part', { a: 'Session', b: 'Student' }, false],
+  ['two references to one type without parts', { a: 'School', b: 'School', 'c[].d': 'School' }, false],
+  ['a reference to a part of another', { a: 'Session', b: 'School' }, true],
+  ['a reference to a superclass of a part', { a: 'Session', b: 'Organization' }, true],
+  ['two references with a common part', { a: 'Session', b: 'Session' }, true],
+  ['an array of references with parts', { 'a[].b': 'Session' }, true],
+])('[D11] %s: whether a rename has several ways is known', (_condition, references, expected) => {
+  const model = compile({ ...schools, Type: { identity: ['id'], references } })
+  expect(hasWays(model, model.get('Type')!)).toBe(expected)
 })

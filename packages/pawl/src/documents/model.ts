@@ -333,22 +333,28 @@ class Compiler {
 
 /** Whether a rename may reach a document of this type by several of its references, one of them later than another. */
 export function hasWays(model: Model, { references }: ModelType): boolean {
-  const ways = references.map(({ type, segments }) => {
-    const made = new Set<string>()
-    for (const { type: part } of model.get(type)!.identities[0].references) addMakers(model, part, made)
-    return { type, made, isMany: segments.some(({ isMany }) => isMany) }
-  })
-  return ways.some(
-    (a) =>
-      (a.isMany && a.made.size > 0) ||
-      ways.some((b) => a !== b && [...namesOf(model, b.type), ...b.made].some((each) => a.made.has(each))),
-  )
+  const ways = references.map(({ type, segments }) => ({
+    first: namesOf(model, type),
+    later: partsOf(model, type),
+    isMany: segments.some(({ isMany }) => isMany),
+  }))
+  const doMeet = (a: (typeof ways)[number], b: (typeof ways)[number]) =>
+    a === b ? a.isMany && a.later.size > 0 : [...b.first, ...b.later].some((type) => a.later.has(type))
+  return ways.some((a) => ways.some((b) => doMeet(a, b)))
 }
 
-/** All types whose documents may be a part of a key of this one. */
-function addMakers(model: Model, name: string, made: Set<string>): void {
-  for (const each of namesOf(model, name)) made.add(each)
-  for (const { type } of model.get(name)!.identities[0].references) addMakers(model, type, made)
+/** The types of the documents whose keys are a part of a key of this one. */
+function partsOf(model: Model, name: string): Set<string> {
+  const parts = new Set<string>()
+  const visit = (each: string) => {
+    for (const { type } of model.get(each)!.identities[0].references) {
+      if (parts.has(type)) continue
+      parts.add(type)
+      visit(type)
+    }
+  }
+  visit(name)
+  return new Set([...parts].flatMap((part) => namesOf(model, part)))
 }
 
 /** The types of the documents that a reference to this one may lead to. */

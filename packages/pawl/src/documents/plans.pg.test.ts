@@ -1,14 +1,16 @@
 // Every statement of documents, explained as a generic plan on tables with rows that were never analyzed: its plan must not need statistics.
 
-import { afterAll, beforeAll, expect, test } from 'vitest'
+import type pg from 'pg'
+import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
-import { plant } from '../../test/support/documents.ts'
+import { defineSchools, plant } from '../../test/support/documents.ts'
 import { sourcesIn, statement } from '../db/statement.ts'
 
 interface PlanNode {
   readonly 'Node Type': string
   readonly 'Relation Name'?: string
   readonly 'Index Name'?: string
+  readonly 'Index Cond'?: string
   readonly 'Shared Hit Blocks'?: number
   readonly 'Shared Read Blocks'?: number
   readonly Plans?: readonly PlanNode[]
@@ -82,4 +84,84 @@ test('reads and walks read few pages of large tables without statistics', async 
   client.release()
   expect(Math.max(...counts)).toBeLessThan(60)
   expect(walked).toBeLessThan(300)
+})
+
+/** What a session runs, each statement inside of functions too, with its plan. */
+async function plansOf(client: pg.PoolClient, work: () => Promise<unknown>): Promise<{ text: string; nodes: PlanNode[] }[]> {
+  const plans: { text: string; nodes: PlanNode[] }[] = []
+  client.on('notice', ({ message }) => {
+    const plan = /plan:\n(\{.*)/s.exec(message ?? '')?.[1]
+    if (plan === undefined) return
+    const { 'Query Text': text, Plan } = JSON.parse(plan) as { 'Query Text': string; Plan: PlanNode }
+    plans.push({ text, nodes: [...nodesOf(Plan)] })
+  })
+  await client.query("load 'auto_explain'; set auto_explain.log_min_duration = 0; set auto_explain.log_nested_statements = on")
+  await client.query('set auto_explain.log_format = json; set client_min_messages = log')
+  await work()
+  client.release(true)
+  return plans
+}
+
+test('no call scans a tenant or a type without statistics', async () => {
+  const own = await createDatabase()
+  onTestFinished(() => own.drop())
+  const { documents } = own.pawl()
+  defineSchools(documents)
+  // Definitions are stored before the first write, on a connection of their own.
+  await expect(documents.post('School', {})).rejects.toMatchObject({ code: 'PAWL_DOCUMENT_INVALID' })
+  for (const table of ['document', 'document_key', 'document_ref'])
+    await own.query(`alter table pawl.${table} set (autovacuum_enabled = false)`)
+  await own.query(
+    `with new as (insert into pawl.document (id, type, receipt, content, keys, body)
+       select nextval('pawl.document_id'), 'Session', 1, '', '{}', '{}' from generate_series(1, 20000) n returning id),
+     key as (insert into pawl.document_key (hash, document_id, type, parts) select int8send(id), id, 'Session', '{}' from new)
+     insert into pawl.document_ref (from_id, path, to_id, type, in_key) select id, '{beside}', id, 'Session', false from new`,
+  )
+  const tx = await own.pool.connect()
+  const session = (sessionName: string, schoolId = 1) => ({ sessionName, schoolReference: { schoolId } })
+  const plans = await plansOf(tx, async () => {
+    await tx.query('begin')
+    const { uuid } = await documents.post('School', { schoolId: 1 }, { tx })
+    for (const schoolId of [2, 3]) await documents.post('School', { schoolId }, { tx })
+    const many = await documents.postMany(
+      'Session',
+      ['A', 'B', 'A'].map((name) => session(name)),
+      { tx },
+    )
+    const [a, b] = many.map((each) => each.ok && each.uuid) as [string, string]
+    await documents.post('Offering', { code: 'c', sessionReference: { sessionName: 'A', schoolId: 1 } }, { tx })
+    await documents.post('Session', { ...session('A'), n: 1 }, { tx })
+    await documents.put('Session', a, session('C'), { tx })
+    await documents.putAll(
+      [
+        { type: 'Session', uuid: a, body: session('B') },
+        { type: 'Session', uuid: b, body: session('C') },
+      ],
+      { tx },
+    )
+    await documents.put('School', uuid, { schoolId: 4 }, { tx })
+    const taken = { code: 'PAWL_KEY_TAKEN' }
+    await expect(documents.put('School', uuid, { schoolId: 2 }, { tx })).rejects.toMatchObject(taken)
+    await expect(documents.delete('School', uuid, { tx })).rejects.toMatchObject({ code: 'PAWL_REFERENCED' })
+    await documents.delete('Session', b, { tx })
+    await documents.get('Session', a, { tx })
+    await documents.get('Session', { sessionName: 'B', schoolId: 4 }, { tx })
+    await documents.list('Session', { limit: 5, where: { sessionName: 'B' }, tx })
+    await documents.list('Session', { where: { schoolReference: { schoolId: 4 } }, tx })
+    await documents.referrers('School', uuid, { tx })
+    const { rows } = await tx.query<{ id: string }>("select id from pawl.document where tenant = '' and uuid = $1", [uuid])
+    await tx.query("select pawl.refresh_documents('', $1)", [[rows[0]!.id]])
+    await tx.query("select pawl.walk_documents('', $1, '{0}', 4000)", [[rows[0]!.id]])
+    await tx.query('rollback')
+  })
+  expect(plans.length).toBeGreaterThan(100)
+  const wrong = plans.flatMap(({ text, nodes }) =>
+    nodes
+      .filter((node) =>
+        /^document_(?!type)/.test(node['Index Name'] ?? (node['Node Type'] === 'Seq Scan' ? `${node['Relation Name']}_` : '')),
+      )
+      .filter((node) => !/\b(id|uuid|hash|document_id|from_id|to_id)\b/.test(node['Index Cond'] ?? ''))
+      .map((node) => `${node['Node Type']} ${node['Index Name']} ${node['Index Cond']}: ${text.slice(0, 300)}`),
+  )
+  expect(new Set(wrong)).toEqual(new Set())
 })

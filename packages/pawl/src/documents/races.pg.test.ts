@@ -3,7 +3,6 @@ import { installProbe } from 'pawl/testing'
 import type pg from 'pg'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import { keyHash, ownHash } from './canonical.ts'
 
 let db: TestDatabase
 let documents: Documents
@@ -151,36 +150,6 @@ test('[D7] of two renames to one free key at one moment one wins', async () => {
 const putAll = (...changes: readonly (readonly [uuid: string, schoolId: number])[]) =>
   documents.putAll(changes.map(([uuid, schoolId]) => ({ type: 'School', uuid, body: { schoolId } })))
 
-test('[D7] putAlls that cross at one moment: no deadlock reaches the caller', async () => {
-  const hash = (schoolId: number) => keyHash(ownHash('School', { schoolId }), [])
-  const first = Array.from({ length: 100 }, (_, n) => n + 100).sort((a, b) => Buffer.compare(hash(a), hash(b)))
-  const uuids: string[] = []
-  for (const schoolId of [1, 2, 3, 4]) uuids.push((await documents.post('School', { schoolId })).uuid)
-  const [a, b, c, d] = uuids as [string, string, string, string]
-  // Both have taken their own keys away when they wait for a key that an open transaction has; then each waits for the key of the other.
-  const client = await begin()
-  await documents.postMany(
-    'School',
-    first.slice(0, 2).map((schoolId) => ({ schoolId })),
-    { tx: client },
-  )
-  const crossing = Promise.allSettled([putAll([a, 2], [c, first[0]!]), putAll([b, 1], [d, first[1]!])])
-  const blocked = "select pid, pg_blocking_pids(pid) as by from pg_stat_activity where wait_event_type = 'Lock'"
-  await until(
-    'both wait',
-    () => db.query(blocked),
-    (rows) => rows.length === 2,
-  )
-  await client.query('rollback')
-  await until('a deadlock', () =>
-    db
-      .query(`with b as (${blocked}) select from b join b o on o.pid = any (b.by) and b.pid = any (o.by)`)
-      .then((rows) => rows[0]),
-  )
-  expect(codesOf(await crossing)).toEqual(['PAWL_KEY_TAKEN', 'PAWL_KEY_TAKEN'])
-  expect((await documents.list('School')).items.map(({ key }) => key.schoolId)).toEqual([1, 2, 3, 4])
-})
-
 test('[D7] putAlls of the same documents in other orders never deadlock', async () => {
   const uuids: string[] = []
   for (const schoolId of [1, 2, 3, 4]) uuids.push((await documents.post('School', { schoolId })).uuid)
@@ -285,6 +254,35 @@ test('a type that changes while its first document is inserted is refused', asyn
   await waiting()
   await client.query('commit')
   await expect(changed).rejects.toMatchObject({ code: 'PAWL_MODEL_CHANGED', details: { type: 'School', changed: ['identity'] } })
+})
+
+/** Stored as another process defines them. */
+async function redefined(type: string): Promise<void> {
+  const first = await documents.post(type, { schoolId: 1 })
+  await documents.delete(type, first.uuid)
+  const other = await otherShape().post(type, { schoolId: 1, year: 2 })
+  await documents.delete(type, other.uuid)
+}
+
+test("a type redefined since: an insert in the caller's transaction goes on", async () => {
+  await redefined('School')
+  const client = await begin()
+  expect(await documents.post('School', { schoolId: 1 }, { tx: client })).toMatchObject({ outcome: 'created' })
+  await client.query('commit')
+  expect((await documents.verify()).faults).toEqual([])
+})
+
+test('above READ COMMITTED an insert of a type redefined since is refused', async () => {
+  const client = await db.pool.connect()
+  clients.push(client)
+  await client.query('begin isolation level repeatable read')
+  const first = await documents.post('School', { schoolId: 1 })
+  await documents.delete('School', first.uuid)
+  await client.query('select from pawl.document')
+  await otherShape()
+    .post('School', { schoolId: 1, year: 2 })
+    .then(({ uuid }) => documents.delete('School', uuid))
+  await expect(documents.post('School', { schoolId: 1 }, { tx: client })).rejects.toMatchObject({ code: '40001' })
 })
 
 test('an insert whose type changed since is refused', async () => {

@@ -168,6 +168,25 @@ test('[D5] an open write of one dependent does not hold up the others', async ()
   expect((await stored(db, offeringId)).body).toEqual(offering('c', 'B'))
 })
 
+test('[D5] a document whose row moves during its walk follows', async () => {
+  const db = await createSchools()
+  const { sessionId, offeringId } = await plantAll(db)
+  await startRunner(schools(db))
+  await refreshed(db)
+  // A POST of what is stored raises the receipt, and has no event that would mark the document.
+  const writer = await open(db)
+  await writer.query('update pawl.document set receipt = receipt + 1 where id = $1', [offeringId])
+  await replant(db, sessionId, 'Session', session('B'))
+  await until(
+    'the walk waits',
+    () => db.query("select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"),
+    (rows) => rows.length > 0,
+  )
+  await writer.query('commit')
+  await refreshed(db)
+  expect((await stored(db, offeringId)).body).toEqual(offering('c', 'B'))
+})
+
 test('[D4] arrays, superclasses, renamed fields, scalars and self references follow', async () => {
   const db = await createSchools()
   const { schoolId } = await plantAll(db)

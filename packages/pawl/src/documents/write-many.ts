@@ -90,8 +90,9 @@ async function postChunk(
         return undefined
       })
   }
-  if (fresh.size > 0) later.push(...(await settle(writing, fresh, await insertAll(writing, type, [...fresh.values()]), outcomes)))
+  // Existing ones first: in a caller's transaction documents are locked before keys, as in every other write.
   if (known.size > 0) later.push(...(await settle(writing, known, await writeKnown(writing, known), outcomes)))
+  if (fresh.size > 0) later.push(...(await settle(writing, fresh, await insertAll(writing, type, [...fresh.values()]), outcomes)))
   for (const index of later.sort((a, b) => a - b))
     await outcomeOf(outcomes, index, () =>
       writeDocument(writing, type, JSON.parse(chunk.get(index)!.body), { receipt: found.receipt, isChecked: true }),
