@@ -83,3 +83,15 @@ test('reads and walks read few pages of large tables without statistics', async 
   expect(Math.max(...counts)).toBeLessThan(60)
   expect(walked).toBeLessThan(300)
 })
+
+test('a get by key looks for its documents once', async () => {
+  const client = await db.pool.connect()
+  await client.query("begin; set local track_functions = 'all'")
+  await client.query(statement(import.meta.url, 'get-by-key').text, ['', `{"\\\\x00"}`, '{}', '{0}'])
+  const { rows } = await client.query(
+    "select pg_stat_get_xact_function_calls(oid)::integer as calls from pg_proc where proname = 'find_documents'",
+  )
+  await client.query('rollback')
+  client.release()
+  expect(rows).toEqual([{ calls: 1 }])
+})
