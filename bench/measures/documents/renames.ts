@@ -121,6 +121,7 @@ async function takeRefreshes(context: Context, running: readonly Running[], pare
     running.map(({ name, child, database }) => ({
       name,
       run: async () => {
+        if (name === pawl.name) await child.call('run', 'settled')
         // As autovacuum would between two renames of one school.
         await database.query('vacuum analyze')
         const pids = [context.server.pid, child.pid]

@@ -149,11 +149,8 @@ export function open(): Peer {
       worker = await startWorker(pawl, 'cursors')
       await settled()
     },
-    async refresh(name: string) {
-      const sample = await refresh(name)
-      await settled()
-      return sample
-    },
+    refresh,
+    settled,
     inserts,
     async fill(count: number) {
       await fillTargets(post)
@@ -222,7 +219,7 @@ const costSql = `select sum(pg_stat_get_xact_tuples_inserted(c.oid) + pg_stat_ge
     sum(pg_stat_get_xact_blocks_fetched(c.oid))::integer as pages
   from pg_class c where c.relnamespace = 'pawl'::regnamespace and c.relkind in ('r', 'i')`
 const settledSql = `select not exists (select from pawl.dirty)
-    and (select count(*) from pawl.event) = (select s.position from pawl.sequencer s)
+    and not exists (select from pawl.log_head h join pawl.event e on e.xid >= pg_snapshot_xmax(h.snapshot))
     and not exists (select from pawl.cursor_at c, pawl.sequencer s where c.position < s.position) as is_so`
 const firstSql = `select min(r.from_id)::text as id from pawl.document d join pawl.document_ref r on r.tenant = d.tenant and r.to_id = d.id
   where d.tenant = '' and d.uuid = $1`

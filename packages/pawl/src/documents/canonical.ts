@@ -1,15 +1,15 @@
 // Canonical forms: of a key, whose hash finds the document, and of a body, whose hash tells whether a write changes anything.
 
-import { createHash } from 'node:crypto'
+import { createHash, hash } from 'node:crypto'
 import type { Key, KeyValue } from './types.ts'
 
 /** Of a string in a key. */
 export const keyCharsMax = 500
 
 export function sha256(...parts: readonly (string | Uint8Array)[]): Buffer {
-  const hash = createHash('sha256')
-  for (const part of parts) hash.update(part)
-  return hash.digest()
+  const made = createHash('sha256')
+  for (const part of parts) made.update(part)
+  return made.digest()
 }
 
 /** The value as keys have it: strings in NFC. Or why it cannot be a part of a key. */
@@ -45,14 +45,18 @@ function int8(id: string): Uint8Array {
 
 /** The value hash of a flat key, as events carry it. pawl.document_value_hash returns the same. */
 export function hashOfKey(type: string, key: Key): string {
-  return sha256(`${type}\n${keyText(key)}`).toString('hex')
+  return hash('sha256', `${type}\n${keyText(key)}`, 'hex')
 }
 
 /** As PostgreSQL writes a jsonb: names by length, then by bytes. */
 function keyText(key: Key): string {
-  const names = Object.keys(key).map((name) => ({ name, bytes: Buffer.from(name) }))
-  names.sort((a, b) => a.bytes.length - b.bytes.length || Buffer.compare(a.bytes, b.bytes))
-  return `{${names.map(({ name }) => `${JSON.stringify(name)}: ${valueText(key[name]!)}`).join(', ')}}`
+  const names = Object.keys(key)
+  if (names.length > 1) names.sort(byBytes)
+  return `{${names.map((name) => `${JSON.stringify(name)}: ${valueText(key[name]!)}`).join(', ')}}`
+}
+
+function byBytes(a: string, b: string): number {
+  return Buffer.byteLength(a) - Buffer.byteLength(b) || Buffer.compare(Buffer.from(a), Buffer.from(b))
 }
 
 function valueText(value: KeyValue): string {

@@ -1,8 +1,9 @@
 // What a reader sees: the stored body, with the current key of its target at every reference. Bodies are stored whole, but their references may be
 // older than a rename; the keys come with the body, of one snapshot.
 
+import { hash } from 'node:crypto'
 import { PawlError } from '../errors.ts'
-import { hashOfKey, sha256 } from './canonical.ts'
+import { hashOfKey } from './canonical.ts'
 import type { Model } from './model.ts'
 import { joinKey } from './nodes.ts'
 import type { Document, Key } from './types.ts'
@@ -105,7 +106,7 @@ export function fill(body: unknown, references: readonly (readonly [path: readon
 /** The revision, and a digest of the keys that fill the references: a rename of a target changes it without a write. */
 export function etagOf(revision: number, references: readonly (readonly [path: readonly string[], key: Key])[]): string {
   const filled = references.map(([path, key]) => JSON.stringify([path, Object.entries(key).sort(byName)])).sort()
-  return `${revision}.${sha256(filled.join()).toString('base64url').slice(0, 16)}`
+  return `${revision}.${hash('sha256', filled.join(), 'base64url').slice(0, 16)}`
 }
 
 function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]): number {

@@ -165,3 +165,15 @@ test('no call scans a tenant or a type without statistics', async () => {
   )
   expect(new Set(wrong)).toEqual(new Set())
 })
+
+test('a get by key looks for its documents once', async () => {
+  const client = await db.pool.connect()
+  await client.query("begin; set local track_functions = 'all'")
+  await client.query(statement(import.meta.url, 'get-by-key').text, ['', `{"\\\\x00"}`, '{}', '{0}'])
+  const { rows } = await client.query(
+    "select pg_stat_get_xact_function_calls(oid)::integer as calls from pg_proc where proname = 'find_documents'",
+  )
+  await client.query('rollback')
+  client.release()
+  expect(rows).toEqual([{ calls: 1 }])
+})

@@ -29,6 +29,7 @@ export const noCounts = {
   released: 0,
   refused: 0,
   touches: 0,
+  settles: 0,
 }
 export type Counts = typeof noCounts
 
@@ -92,6 +93,7 @@ export class Outcomes {
   /** All of one kind, or of kinds that are settled by the same statement. */
   settled(endings: readonly Ending[]): void {
     const { events } = this.#options
+    this.counts.settles++
     const { settleWith } = endings[0]?.attempt.definition ?? {}
     if (settleWith !== undefined) this.#follow(settleWith.settled(endings.map(({ attempt }) => attempt)))
     for (const { attempt, failed } of endings) {

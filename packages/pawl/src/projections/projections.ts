@@ -85,7 +85,7 @@ export class Projections {
     return rows.map(
       (row) =>
         ({
-          ...camelCase(row),
+          ...camelCase<Record<string, unknown>>(row),
           position: Number(row.position),
           lag: Number(row.lag),
         }) as unknown as CursorStatus,

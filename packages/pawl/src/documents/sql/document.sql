@@ -31,7 +31,8 @@ from pawl.read_documents(:tenant::text, array(
 select r.id, r.uuid, r.type, r.revision, r.created_at, r.changed_at, r.body, r.links
 from pawl.read_documents(:tenant::text, array(
   select f.ids[cardinality(f.ids)]
-  from (select pawl.find_documents(:tenant::text, :own::bytea[], :refs::integer[], :ends::integer[], true) as ids) f
+  -- Without the offset it is called wherever ids is named.
+  from (select pawl.find_documents(:tenant::text, :own::bytea[], :refs::integer[], :ends::integer[], true) as ids offset 0) f
   where f.ids[cardinality(f.ids)] is not null
 )) r
 
