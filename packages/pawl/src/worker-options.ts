@@ -81,6 +81,7 @@ export interface Metrics {
   readonly released: number
   readonly refused: number
   readonly touches: number
+  readonly settles: number
   readonly conflicts: number
   readonly retries: number
   /** Errors of the engine's own statements and loops that no repetition mends: see the alert engine.failing. */
