@@ -378,9 +378,9 @@ function statementOf({ attempt, failed }: Ending): Statement {
 
 /** The parameters that only a capability's statement has. */
 function ownValues(group: readonly Ending[]): Values {
-  const { attempt } = group[0]!
-  const isOurs = [settleStatement, failStatement].includes(statementOf(group[0]!))
-  return isOurs ? {} : attempt.definition.settleWith!.values(group.map((ending) => ending.attempt))
+  const { settleWith } = group[0]!.attempt.definition
+  const isOurs = settleWith === undefined || statementOf(group[0]!) === failStatement
+  return isOurs ? {} : settleWith.values(group.map(({ attempt }) => attempt))
 }
 
 async function settleDone(connection: Connection, group: readonly Ending[]): Promise<Settled> {
