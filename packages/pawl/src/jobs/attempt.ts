@@ -67,8 +67,6 @@ export class Attempt {
   readonly isSuspect: boolean
   readonly #ended = new Wakeup()
   startedMs = 0
-  /** Its cell on the board, where the keeper thread finds it. */
-  slot = -1
   /** The transaction that its handler is in. */
   tx: Transaction | undefined
   /** The last call of its handler. */
