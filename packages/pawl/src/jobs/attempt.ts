@@ -54,6 +54,11 @@ export type AttemptState = 'waiting' | 'alone' | 'connecting' | 'running' | 'end
 
 export class Attempt {
   readonly row: ClaimedRow
+  readonly tenant: string
+  readonly id: string
+  readonly fence: string
+  readonly kind: string
+  readonly attempt: number
   readonly definition: DefinedKind
   readonly runtime: Runtime
   readonly worker: number
@@ -62,8 +67,6 @@ export class Attempt {
   readonly isSuspect: boolean
   readonly #ended = new Wakeup()
   startedMs = 0
-  /** Its cell on the board, where the keeper thread finds it. */
-  slot = -1
   /** The transaction that its handler is in. */
   tx: Transaction | undefined
   /** The last call of its handler. */
@@ -73,27 +76,17 @@ export class Attempt {
 
   constructor(row: ClaimedRow, definition: DefinedKind, runtime: Runtime, worker: number, isSuspect = false) {
     this.row = row
+    this.tenant = row.tenant
+    this.id = row.id
+    this.fence = row.fence
+    this.kind = row.kind
+    this.attempt = row.attempt
     this.definition = definition
     this.runtime = runtime
     this.worker = worker
     this.isSuspect = isSuspect
   }
 
-  get id(): string {
-    return this.row.id
-  }
-  get tenant(): string {
-    return this.row.tenant
-  }
-  get kind(): string {
-    return this.row.kind
-  }
-  get attempt(): number {
-    return this.row.attempt
-  }
-  get fence(): string {
-    return this.row.fence
-  }
   /** As its handler got it. */
   get payload(): unknown {
     return this.call?.payload

@@ -43,6 +43,6 @@ test('a scan without an answer moves nothing', async () => {
   const start = new ScanStart()
   await scan(start, 20, 'a')
   await scan(start, 20, 'b')
-  await start.scan(async () => undefined, 10_000)
+  await start.scan(async () => ({ reached: null }), 10_000)
   expect(await scan(start, 1, 'c')).toBe('b')
 })

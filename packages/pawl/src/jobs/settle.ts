@@ -49,30 +49,32 @@ export interface SettlerOptions {
   readonly onStored: (endings: readonly Ending[]) => void
 }
 
+/** What a lane needs of the settler: the ends that are not stored. */
+type Unstored = Pick<Settler, 'add' | 'remove' | 'sinceMs'>
+
 export class Settler {
   readonly #options: SettlerOptions
-  readonly #backlog = new Backlog()
+  /** Those that are not stored, oldest first, with the time since when their attempts have had an end. */
+  readonly #ends = new Map<Ending, number>()
   readonly #lanes = new Map<Durability, SettleLane>()
+  readonly #waiters: (() => void)[] = []
   #isStarted = false
+  /** What the results and errors of all of them take in memory, about. */
+  bytes = 0
 
   constructor(options: SettlerOptions) {
     this.#options = options
   }
 
   get unsettled(): number {
-    return this.#backlog.ends.size
+    return this.#ends.size
   }
 
   /** Those of them that are about to be stored: not the locked and the refused ones, which may wait for long. */
   get pending(): number {
-    let count = this.#backlog.ends.size
+    let count = this.#ends.size
     for (const lane of this.#lanes.values()) count -= lane.aside.size
     return count
-  }
-
-  /** What the results and errors of all of them take in memory, about. */
-  get bytes(): number {
-    return this.#backlog.bytes
   }
 
   /** Nothing is claimed or started until some of it is stored. */
@@ -82,12 +84,12 @@ export class Settler {
 
   /** How long the oldest of them has waited; 0: there is none. */
   oldestMs(nowMs: number): number {
-    const [sinceMs] = this.#backlog.ends.values()
+    const [sinceMs] = this.#ends.values()
     return sinceMs === undefined ? 0 : Math.max(0, nowMs - sinceMs + 1)
   }
 
   attempts(): Attempt[] {
-    return [...this.#backlog.ends.keys()].map(({ attempt }) => attempt)
+    return [...this.#ends.keys()].map(({ attempt }) => attempt)
   }
 
   start(): void {
@@ -95,20 +97,35 @@ export class Settler {
     for (const lane of this.#lanes.values()) lane.start()
   }
 
-  add(ending: Ending): void {
+  add(ending: Ending, sinceMs = monotonicMs()): void {
+    this.bytes += lengthOf(ending)
+    this.#ends.set(ending, sinceMs)
     const durability = ending.attempt.definition.durability ?? this.#options.process.config.durability
     let lane = this.#lanes.get(durability)
     if (lane === undefined) {
-      lane = new SettleLane(this.#options, durability, this.#backlog)
+      lane = new SettleLane(this.#options, durability, this)
       this.#lanes.set(durability, lane)
       if (this.#isStarted) lane.start()
     }
     lane.add(ending)
   }
 
+  sinceMs(ending: Ending): number | undefined {
+    return this.#ends.get(ending)
+  }
+
+  /** It is stored or refused. */
+  remove(ending: Ending): void {
+    if (!this.#ends.delete(ending)) return
+    this.bytes -= lengthOf(ending)
+    if (this.#ends.size === 0) for (const resolve of this.#waiters.splice(0)) resolve()
+  }
+
   /** Resolves when nothing is unsettled, or after this time. */
-  drained(patienceMs: number): Promise<void> {
-    return this.#backlog.empty(patienceMs)
+  async drained(patienceMs: number): Promise<void> {
+    if (this.#ends.size === 0) return
+    const emptied = new Promise<void>((resolve) => this.#waiters.push(resolve))
+    await Promise.race([emptied, sleep(patienceMs, undefined, { ref: false })])
   }
 
   /** Tries no more. What is not stored by now belongs to the worker that takes over. */
@@ -117,36 +134,11 @@ export class Settler {
   }
 }
 
-/** The ends that are not stored, oldest first. */
-class Backlog {
-  /** With the time since when its attempt has had an end. */
-  readonly ends = new Map<Ending, number>()
-  readonly #waiters: (() => void)[] = []
-  bytes = 0
-
-  add(ending: Ending, sinceMs = monotonicMs()): void {
-    this.bytes += lengthOf(ending)
-    this.ends.set(ending, sinceMs)
-  }
-
-  remove(ending: Ending): void {
-    if (!this.ends.delete(ending)) return
-    this.bytes -= lengthOf(ending)
-    if (this.ends.size === 0) for (const resolve of this.#waiters.splice(0)) resolve()
-  }
-
-  async empty(patienceMs: number): Promise<void> {
-    if (this.ends.size === 0) return
-    const emptied = new Promise<void>((resolve) => this.#waiters.push(resolve))
-    await Promise.race([emptied, sleep(patienceMs, undefined, { ref: false })])
-  }
-}
-
 /** The ends of one durability. */
 class SettleLane {
   readonly #options: SettlerOptions
   readonly #durability: Durability
-  readonly #backlog: Backlog
+  readonly #unstored: Unstored
   readonly #settling: LoopWatch
   readonly #connections = new Map<Purpose, Connection>()
   readonly #waiting: Ending[] = []
@@ -157,10 +149,10 @@ class SettleLane {
   readonly #moreAside = new Wakeup()
   #running: Promise<unknown> | undefined
 
-  constructor(options: SettlerOptions, durability: Durability, backlog: Backlog) {
+  constructor(options: SettlerOptions, durability: Durability, unstored: Unstored) {
     this.#options = options
     this.#durability = durability
-    this.#backlog = backlog
+    this.#unstored = unstored
     this.#settling = options.process.loop('settle')
   }
 
@@ -168,8 +160,7 @@ class SettleLane {
     this.#running ??= Promise.all([this.#loop(), this.#loopAside()])
   }
 
-  add(ending: Ending, sinceMs?: number): void {
-    this.#backlog.add(ending, sinceMs)
+  add(ending: Ending): void {
     this.#waiting.push(ending)
     this.#more.fire()
   }
@@ -292,7 +283,7 @@ class SettleLane {
 
   #remove(ending: Ending): void {
     this.aside.delete(ending)
-    this.#backlog.remove(ending)
+    this.#unstored.remove(ending)
   }
 
   #connection(purpose: Purpose): Connection {
@@ -322,7 +313,7 @@ class SettleLane {
     }
     const what = ending.failed === undefined ? 'result' : 'outcome'
     const reason = `The ${what} could not be stored: ${describeError(error, 500)}`
-    this.add({ ...failed(attempt, 'failed', undefined, reason), isStandIn: true }, this.#backlog.ends.get(ending))
+    this.#unstored.add({ ...failed(attempt, 'failed', undefined, reason), isStandIn: true }, this.#unstored.sinceMs(ending))
     this.#remove(ending)
     return false
   }
@@ -378,9 +369,9 @@ function statementOf({ attempt, failed }: Ending): Statement {
 
 /** The parameters that only a capability's statement has. */
 function ownValues(group: readonly Ending[]): Values {
-  const { attempt } = group[0]!
-  const isOurs = [settleStatement, failStatement].includes(statementOf(group[0]!))
-  return isOurs ? {} : attempt.definition.settleWith!.values(group.map((ending) => ending.attempt))
+  const { settleWith } = group[0]!.attempt.definition
+  const isOurs = settleWith === undefined || statementOf(group[0]!) === failStatement
+  return isOurs ? {} : settleWith.values(group.map(({ attempt }) => attempt))
 }
 
 async function settleDone(connection: Connection, group: readonly Ending[]): Promise<Settled> {

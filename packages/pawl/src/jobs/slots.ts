@@ -3,7 +3,7 @@
 
 import type { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
-import type { Board } from '../kernel/keeper/board.ts'
+import type { Board, Watched } from '../kernel/keeper/board.ts'
 import type { Wakeup } from '../kernel/service.ts'
 import { type Attempt, leaseLost } from './attempt.ts'
 import type { DefinedKind } from './kinds.ts'
@@ -26,10 +26,14 @@ export interface SlotsOptions {
   readonly runShared: (group: readonly Attempt[]) => Promise<SharedEnd>
 }
 
+/** What a running attempt takes: a cell on the board, and a slot, of which a group that shares a transaction takes one in all. */
+interface Place extends Watched {
+  readonly takes: 0 | 1
+}
+
 /** The attempts that run, and the slots that they take. */
 class Running {
-  /** With the number of slots that each takes: a group that shares a transaction takes one in all. */
-  readonly slotsOf = new Map<Attempt, 0 | 1>()
+  readonly places = new Map<Attempt, Place>()
   readonly #board: Board
   readonly #byKind = new Map<DefinedKind, number>()
   taken = 0
@@ -45,22 +49,24 @@ class Running {
 
   /** Those that take a slot. */
   *holders(): Generator<Attempt> {
-    for (const [attempt, slots] of this.slotsOf) if (slots === 1) yield attempt
+    for (const [attempt, { takes }] of this.places) if (takes === 1) yield attempt
   }
 
-  enter(attempt: Attempt, slots: 0 | 1): void {
-    this.slotsOf.set(attempt, slots)
-    this.#count(attempt.definition, slots, 1)
-    this.#board.enter(attempt)
+  enter(attempt: Attempt, takes: 0 | 1): void {
+    const { id, fence, definition } = attempt
+    const place = { id, fence, definition, slot: -1, takes }
+    this.places.set(attempt, place)
+    this.#count(definition, takes, 1)
+    this.#board.enter(place)
   }
 
   /** Returns whether it was here. */
   leave(attempt: Attempt): boolean {
-    const slots = this.slotsOf.get(attempt)
-    if (slots === undefined) return false
-    this.slotsOf.delete(attempt)
-    this.#count(attempt.definition, -slots, -1)
-    this.#board.leave(attempt)
+    const place = this.places.get(attempt)
+    if (place === undefined) return false
+    this.places.delete(attempt)
+    this.#count(attempt.definition, -place.takes, -1)
+    this.#board.leave(place)
     return true
   }
 
@@ -93,19 +99,19 @@ export class Slots {
     return this.#buffer.length
   }
   get running(): number {
-    return this.#running.slotsOf.size
+    return this.#running.places.size
   }
   get free(): number {
     return Math.max(0, this.#options.concurrency - this.#running.taken)
   }
 
   runningJobs(): Attempt[] {
-    return [...this.#running.slotsOf.keys()]
+    return [...this.#running.places.keys()]
   }
 
   heldJobs(): Attempt[] {
-    const held = [...this.#running.slotsOf.keys(), ...this.#buffer]
-    return this.#alone === undefined || this.#running.slotsOf.has(this.#alone) ? held : [...held, this.#alone]
+    const held = [...this.#running.places.keys(), ...this.#buffer]
+    return this.#alone === undefined || this.#running.places.has(this.#alone) ? held : [...held, this.#alone]
   }
 
   /** Suspects held here, which is as many as run, or will within one change. */
@@ -176,7 +182,7 @@ export class Slots {
   close(): number {
     this.#isClosed = true
     const waiting = this.#buffer.splice(0)
-    if (this.#alone !== undefined && !this.#running.slotsOf.has(this.#alone)) {
+    if (this.#alone !== undefined && !this.#running.places.has(this.#alone)) {
       waiting.push(this.#alone)
       this.#alone = undefined
     }
@@ -188,14 +194,14 @@ export class Slots {
   lose(worker: number): void {
     this.#buffer.splice(0)
     this.#alone = undefined
-    for (const attempt of this.#running.slotsOf.keys()) if (attempt.worker === worker) attempt.abort(leaseLost(attempt.row))
+    for (const attempt of this.#running.places.keys()) if (attempt.worker === worker) attempt.abort(leaseLost(attempt.row))
   }
 
   /** A job is no longer ours. One that waits is dropped; one that runs is aborted, and its slot is free at once. Returns whether it ran. */
   loseOne(attempt: Attempt, reason: PawlError): boolean {
     const waiting = this.#buffer.indexOf(attempt)
     if (waiting >= 0) this.#buffer.splice(waiting, 1)
-    const hasRun = this.#running.slotsOf.has(attempt)
+    const hasRun = this.#running.places.has(attempt)
     if (this.#alone === attempt && !hasRun) {
       attempt.abort(reason)
       this.#alone = undefined
@@ -208,7 +214,7 @@ export class Slots {
 
   /** Ends what ran too long, and gives back what has waited here too long or will not start soon. */
   tick(nowMs: number): void {
-    for (const attempt of this.#running.slotsOf.keys()) {
+    for (const attempt of this.#running.places.keys()) {
       const isOver = attempt.state !== 'waiting' && nowMs - attempt.startedMs > attempt.definition.timeoutMs
       if (isOver && attempt.timeOut()) this.#free(attempt)
     }
@@ -295,10 +301,10 @@ export class Slots {
     this.#options.changed.fire()
   }
 
-  #enter(attempt: Attempt, slots: 0 | 1): void {
+  #enter(attempt: Attempt, takes: 0 | 1): void {
     attempt.startedMs = monotonicMs()
     attempt.become('running')
-    this.#running.enter(attempt, slots)
+    this.#running.enter(attempt, takes)
     attempt.runtime.outcomes.started(attempt)
   }
 

@@ -47,7 +47,8 @@ interface WatchRow {
   readonly emptied: readonly number[] | null
   readonly next_ms: number | null
   readonly now_ms: number
-  readonly reached: string
+  /** Null: nothing was scanned. */
+  readonly reached: string | null
 }
 
 interface Found extends WatchRow {
@@ -123,24 +124,18 @@ export class Watch implements Watcher {
 
   /** Returns the state of the own incarnation, and keeps what else it saw for the sweep. */
   async look(connection: Connection, worker: Holder): Promise<WatchRow['mine']> {
-    let mine: WatchRow['mine'] = null
     const found = await this.#promotion.start.scan(async (after) => {
-      const [row] = await this.#options.trouble.run<WatchRow>(connection, watchStatement, {
-        worker: worker.id,
-        nonce: worker.nonce,
-        lock_class: lockClass,
-        after,
-      })
-      mine = row!.mine
-      return row!.is_turn ? { ...row!, after, own: worker.id } : undefined
+      const values = { worker: worker.id, nonce: worker.nonce, lock_class: lockClass, after }
+      const [row] = await this.#options.trouble.run<WatchRow>(connection, watchStatement, values)
+      return { ...row!, after, own: worker.id }
     }, this.#fullScanEveryMs)
-    if (found !== undefined) {
+    if (found.is_turn) {
       this.#found = found
       this.#promotion.after = found.after
       this.#k = Math.max(1, (found.open ?? []).length / 2)
     }
     this.#checksLeft = Math.max(1, Math.round(this.#k * (0.75 + Math.random() / 2)))
-    return mine
+    return found.mine
   }
 
   /** All workers together scan in full about once in ten seconds. */
@@ -405,15 +400,15 @@ export class ScanStart {
     this.#slowMs = slowMs
   }
 
-  /** `work` scans from the given time and returns the time at which the scan ended, both as strings of the database. */
-  async scan<Answer extends { readonly reached: string } | undefined>(
+  /** `work` scans from the given time and returns the time at which the scan ended, both as strings of the database; null: there was none. */
+  async scan<Answer extends { readonly reached: string | null }>(
     work: (after: string) => Promise<Answer>,
     fullScanEveryMs: number,
   ): Promise<Answer> {
     const startedMs = monotonicMs()
     const isFull = this.#slowScans < 2 || startedMs >= this.#fullScanMs
     const answer = await work(isFull ? beginning : this.#reached)
-    if (answer === undefined) return answer
+    if (answer.reached === null) return answer
     if (isFull) {
       this.#slowScans = monotonicMs() - startedMs > this.#slowMs ? this.#slowScans + 1 : 0
       this.#fullScanMs = startedMs + fullScanEveryMs

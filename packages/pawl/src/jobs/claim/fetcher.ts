@@ -120,17 +120,20 @@ export class Fetcher {
 
   /** Milliseconds until the next scan from the beginning, where the last scan began at a mark; undefined where it was full. */
   get nextFullScanInMs(): number | undefined {
-    const partial = [...this.#marks.values()].filter((mark) => mark.isPartial)
-    if (partial.length === 0) return undefined
-    return Math.max(1, Math.min(...partial.map((mark) => mark.fullScanMs)) - monotonicMs())
+    const partial = this.#partialMs()
+    return partial.length === 0 ? undefined : Math.max(1, Math.min(...partial) - monotonicMs())
   }
 
   /** Milliseconds until a scan is due that the last claims left out; infinite where there is none. */
   get nextScanInMs(): number {
-    const partial = [...this.#marks.values()].filter((mark) => mark.isPartial).map((mark) => mark.fullScanMs)
     // One whose time is past waits for room, not for time.
-    const ahead = [...partial, ...this.#apartMs.values()].map((atMs) => atMs - monotonicMs()).filter((ms) => ms > 0)
+    const ahead = [...this.#partialMs(), ...this.#apartMs.values()].map((atMs) => atMs - monotonicMs()).filter((ms) => ms > 0)
     return Math.max(1, Math.min(...ahead))
+  }
+
+  /** When the full scans are due of what was last scanned from a mark. */
+  #partialMs(): number[] {
+    return [...this.#marks.values()].filter((mark) => mark.isPartial).map((mark) => mark.fullScanMs)
   }
 
   /** Rows of kinds that are claimed together. Each set of kinds has marks of its own in each queue: what one passes by, another may want. */

@@ -60,7 +60,7 @@ select t.is_mine as is_turn,
   ) as next_ms,
   date_part('epoch', c.now) * 1000 as now_ms,
   -- A transaction that is about to commit may have read the clock before this statement did.
-  (c.now - interval '2 seconds')::text as reached
+  case when t.is_mine then (c.now - interval '2 seconds')::text end as reached
 from clock c, turn t
 
 -- name: at-work
