@@ -126,7 +126,7 @@ test('a cursor keeps a day, by name, until past or stale', async () => {
   expect(await db.pawl().events.retain()).toMatchObject({ removed: [day0], held: { partition: day1 } })
   await cursor('balances', 3, 'stale')
   expect(await db.pawl().events.retain()).toMatchObject({ removed: expect.arrayContaining([day1]), held: undefined })
-  expect(await alerts()).toEqual([])
+  expect(await alerts()).toEqual([['cursor.stale', 'balances generation 1 shard 0']])
 })
 
 test('[O7] a parked key keeps its day until it is unparked', async () => {

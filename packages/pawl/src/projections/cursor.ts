@@ -8,7 +8,7 @@ import { markOwn } from '../db/classify.ts'
 import type { Db } from '../db/db.ts'
 import type { Connection } from '../db/driver.ts'
 import { type Parameter, statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { isPawlError, PawlError } from '../errors.ts'
 import { type ReadLogOptions, readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import { type Defined, idOf } from './definition.ts'
@@ -244,7 +244,11 @@ export async function placeAt(host: Host, position: number, generation?: number)
 
 /** Whether the log is the one that the cursor has read. If not, the cursor is latched. */
 export async function isLogOf(host: Host, cursor: HeldCursor): Promise<boolean> {
-  const why = await whyAnotherLog(host, cursor)
+  const why = await whyAnotherLog(host, cursor).catch((error: unknown) => {
+    // The event at its position is missing. Thrown, this would repeat after every resume, before the row is read.
+    if (isPawlError(error, 'PAWL_LOG_GAP')) return error.message
+    throw error
+  })
   if (why !== undefined) await latch(host, cursor, why)
   return why === undefined
 }

@@ -1,6 +1,6 @@
 // What operators do, and what cursors do by themselves: pause, resume, skip, shards, stale, latch.
 
-import type { Pawl } from 'pawl'
+import type { LogEvent, Pawl } from 'pawl'
 import { installProbe, moveClock } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
@@ -362,6 +362,27 @@ test("[O12] a log that lost the cursor's event and grew latches it", async () =>
   await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
   expect((await cursorOf(db, 'p')).reason).toMatch(/^At position 2 the log has event .* but the cursor read .* there/)
   expect(await positions(db)).toEqual([1, 2])
+})
+
+test.each(['log', 'sink'] as const)('[O12] a %s cursor whose event is missing latches until it is resumed', async (kind) => {
+  const db = await createLog(seenSql)
+  const pawl = db.pawl()
+  const got: number[] = []
+  const each = ({ position }: LogEvent) => void got.push(position)
+  if (kind === 'log') pawl.projections.define('p', { each })
+  else pawl.projections.sink('p', { handle: each })
+  await append(db, { key: 'a' }, { key: 'b' })
+  const runner = await startRunner(pawl)
+  await caughtUp(db, 'p')
+  await runner.stop()
+  await db.query("delete from pawl.event where aggregateid = 'b'")
+  await startRunner(pawl)
+  await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
+  expect((await cursorOf(db, 'p')).reason).toMatch(/^Events are missing from the log at positions 2 to 2/)
+  await append(db, { key: 'c' })
+  await pawl.projections.resume('p', { reason: 'b is lost' })
+  await until('it continues', async () => (await cursorOf(db, 'p')).position === 3)
+  expect(got).toEqual([1, 2, 3])
 })
 
 test('a runner whose start failed starts at the next call', async () => {
