@@ -107,7 +107,7 @@ export class HeldCursor {
     return this.#row.is_live
   }
 
-  /** Beyond it there is nothing skipped that the live generation has still to come to: whoever skips its next event moves it past that. */
+  /** The live generation has no skipped event after this position: a skip of its next event moves it past that event. */
   get skippedTo(): number {
     return Number(this.#row.skipped_to)
   }
@@ -269,7 +269,7 @@ async function whyAnotherLog(host: Host, { place }: HeldCursor): Promise<string 
 
 export async function latch(host: Host, cursor: HeldCursor, reason: string): Promise<void> {
   const rows = await host.engine.run(cursorStatements.latch, { ...cursor.fencedKey, position: cursor.place.position, reason })
-  // Lost, stopped already, or not where we thought: after a failover its row is as old as the log. Whoever asked looks at the row.
+  // Lost, stopped already, or not where we thought: after a failover its row is as old as the log. The caller reads the row.
   if (rows.length === 0) return
   const { name, generation } = cursor.definition
   host.config.logger.error({ name, generation, shard: cursor.shard, reason }, 'a cursor is latched; resume or rebuild it')
