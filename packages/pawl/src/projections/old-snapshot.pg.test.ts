@@ -38,7 +38,7 @@ test('moves beside an old snapshot leave every look at a cursor cheap', async ()
       cursors: { tenant: '', name: 'totals', generation: null },
       status: { tenant: '', name: null },
       seen: { tenant: '', name: 'totals', xid: xid! },
-      look: { worker: 1, fences: '{}', tenants: '{""}', names: '{totals}', generations: '{1}', kinds: '{totals}' },
+      survey: { worker: 1, fences: '{}', tenants: '{""}', names: '{totals}', generations: '{1}', kinds: '{totals}' },
     }
     const pages = new Map<string, number>()
     for (const [file, values] of Object.entries(sent)) {
