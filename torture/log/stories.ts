@@ -154,7 +154,7 @@ export const stories: Readonly<Record<string, Story<LogTraffic, CheckName>>> = {
     },
     shows: {
       'acknowledged-before-handled': { caughtBy: 'called at least once', inProcess: acknowledgeAtOnce },
-      'dead-holder-keeps-cursor': rewrites('all at rest', { look: swap('w.id is null or', 'c.holder is null or') }),
+      'dead-holder-keeps-cursor': rewrites('all at rest', { survey: swap('w.id is null or', 'c.holder is null or') }),
     },
   },
   'batch fails once': {

@@ -41,8 +41,8 @@ create table pawl.cursor (
   constraint hold_known check ((hold_at is null) = (hold_until is null))
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 comment on table pawl.cursor is
-  'A projection or sink, per generation and shard: who holds it, and whether it may move. How far it has come is in pawl.cursor_position; whoever changes '
-  'that holds the lock of this row, which leaves no dead row behind.';
+  'A projection or sink, per generation and shard: its holder, and whether it may move. Its position is in pawl.cursor_position; a transaction that '
+  'changes that holds the lock of this row, which leaves no dead row.';
 comment on column pawl.cursor.holder is 'The incarnation (pawl.worker.id) that holds it; the lease ends when that row says so.';
 comment on column pawl.cursor.is_live is
   'As pawl.projection.live_generation says. In this row too, because its lock is what a handler holds while it writes to tables that a switch renames.';
@@ -72,7 +72,7 @@ create table pawl.cursor_position (
   constraint position_known check (position >= 0)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 comment on table pawl.cursor_position is
-  'How far a cursor has come in the log: one row each. Whoever moves it names the fence of the cursor and the position that it moves from, in the '
+  'The position of a cursor in the log: one row each. A move names the fence of the cursor and the position that it moves from, in the '
   'transaction of the effect.';
 comment on column pawl.cursor_position.n is
   'Grows with every move: the highest entry of the index is the row, however many dead ones an old snapshot keeps below it (pawl.cursor_at).';
@@ -122,7 +122,7 @@ create table pawl.parked_key (
 create index parked_key_unparking on pawl.parked_key (tenant, name, generation, shard) where state = 'unparking';
 comment on column pawl.parked_key.tried_at is
   'The position of the event that tried_by (pawl.worker.id) was the last to begin to replay; crashes counts those who died at it.';
-comment on table pawl.parked_key is 'Keys whose event could not be applied. Their later events wait behind it, in pawl.parked_event; other keys go on.';
+comment on table pawl.parked_key is 'Keys whose event could not be applied. Their later events wait too, in pawl.parked_event; other keys continue.';
 
 create table pawl.parked_event (
   tenant text collate "C" not null default '',
@@ -169,7 +169,7 @@ create index dirty_due on pawl.dirty (tenant, name, generation, due_at, id);
 create index dirty_entity on pawl.dirty (tenant, name, generation, entity);
 comment on column pawl.dirty.positions is 'Of the events that changed it in one transaction, the first of which is position: who waits for one of them waits for this row.';
 comment on table pawl.dirty is
-  'Entities that a state projection must refresh. Only added to, never updated in place by the feeder, so that it does not wait behind a slow refresh.';
+  'Entities that a state projection must refresh. Only added to, never updated in place by the feeder, so that it does not wait for a slow refresh.';
 
 -- What keeps events from being removed: the place that each cursor has come to, and the one before the first event of each parked key, the
 -- lowest first. Those who remove events ask this function.

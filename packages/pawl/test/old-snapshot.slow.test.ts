@@ -26,7 +26,7 @@ const longName = (what: string) => `${what}-`.padEnd(60, 'x')
 const jobsModule = new URL('../src/jobs/any.ts', import.meta.url).href
 const settle = statement(jobsModule, 'settle')
 const fates = statement(jobsModule, 'fates')
-const projectionsLook = statement(new URL('../src/projections/any.ts', import.meta.url).href, 'look')
+const projectionsLook = statement(new URL('../src/projections/any.ts', import.meta.url).href, 'survey')
 
 interface Sent {
   readonly statement: Statement

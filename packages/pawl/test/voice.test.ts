@@ -34,23 +34,23 @@ const words = Object.keys(instead) as Word[]
 
 /** In comments of the sources, tests included, and in docs/. */
 const most: Readonly<Record<Word, { readonly comments: number; readonly docs: number }>> = {
-  whoever: { comments: 30, docs: 1 },
-  somebody: { comments: 13, docs: 2 },
-  nobody: { comments: 33, docs: 6 },
-  anew: { comments: 3, docs: 0 },
+  whoever: { comments: 4, docs: 1 },
+  somebody: { comments: 3, docs: 2 },
+  nobody: { comments: 9, docs: 6 },
+  anew: { comments: 0, docs: 0 },
   dear: { comments: 0, docs: 0 },
-  'a text': { comments: 3, docs: 2 },
+  'a text': { comments: 1, docs: 2 },
   texts: { comments: 0, docs: 2 },
   'of no use': { comments: 0, docs: 1 },
   'for ever': { comments: 0, docs: 0 },
-  meanwhile: { comments: 14, docs: 6 },
-  'under way': { comments: 9, docs: 0 },
+  meanwhile: { comments: 1, docs: 6 },
+  'under way': { comments: 0, docs: 0 },
   trouble: { comments: 0, docs: 0 },
-  'so many': { comments: 14, docs: 6 },
-  'so long': { comments: 3, docs: 0 },
-  behind: { comments: 40, docs: 6 },
-  look: { comments: 26, docs: 4 },
-  looks: { comments: 13, docs: 4 },
+  'so many': { comments: 5, docs: 6 },
+  'so long': { comments: 1, docs: 0 },
+  behind: { comments: 13, docs: 6 },
+  look: { comments: 4, docs: 4 },
+  looks: { comments: 0, docs: 4 },
 }
 
 const commentTexts = sourcePlaces

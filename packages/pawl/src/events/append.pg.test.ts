@@ -1,4 +1,4 @@
-// Append: an event exists if and only if its transaction committed, whoever began that transaction.
+// Append: an event exists if and only if its transaction committed, ours or the caller's.
 
 import type { Pawl } from 'pawl'
 import pg from 'pg'
@@ -290,7 +290,7 @@ test('an append notifies only while a reader sleeps, at every isolation level', 
       await adapter.transaction(async ({ tx, run }) => {
         await run(`set transaction isolation level ${level}`)
         await run('select 1 from pawl.event')
-        // Whoever goes to sleep now is later than this transaction's snapshot.
+        // A reader that goes to sleep now is later than this transaction's snapshot.
         await sleepers(1)
         await pawl.events.append(placed('a'), { tx })
       })

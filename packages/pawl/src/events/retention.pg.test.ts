@@ -1,4 +1,4 @@
-// Retention and the days ahead: nothing that somebody needs is removed, nothing that nobody needs is kept, and no append ever fails or waits
+// Retention and the days ahead: no needed event is removed, no other is kept, and no append ever fails or waits
 // for it.
 
 import { installProbe, moveClock } from 'pawl/testing'
@@ -42,7 +42,7 @@ async function client(): Promise<pg.Client> {
   return connected
 }
 
-/** Noon, so many days after the first that the template has a partition for: a midnight since then, or during a test, changes nothing. */
+/** Noon, `day` days after the first that the template has a partition for: a midnight since then, or during a test, changes nothing. */
 const toDay = (day: number) => moveClock(db.pool, firstNoonMs + day * dayMs - Date.now())
 const append = (n: number) => db.query(`select pawl.append('Counted', 'a', 'k', '{"key": "k", "version": ${n}, "n": ${n}}')`)
 const oldEvent = (n: number, daysAgo: number) =>
@@ -126,7 +126,7 @@ test('a cursor keeps a day, by name, until past or stale', async () => {
   expect(await db.pawl().events.retain()).toMatchObject({ removed: [day0], held: { partition: day1 } })
   await cursor('balances', 3, 'stale')
   expect(await db.pawl().events.retain()).toMatchObject({ removed: expect.arrayContaining([day1]), held: undefined })
-  expect(await alerts()).toEqual([])
+  expect(await alerts()).toEqual([['cursor.stale', 'balances generation 1 shard 0']])
 })
 
 test('[O7] a parked key keeps its day until it is unparked', async () => {
@@ -195,7 +195,7 @@ test('[O13] a foreign writer of another day delays the removal, not appends', as
   })
   for (let n = 2; n < 30; n++) await append(n)
   await log.catchUp()
-  // The events of the stranger's own day and of today are read meanwhile.
+  // The events of the stranger's own day and of today can be read during that.
   expect(log.seen.map(({ n }) => n)).toEqual(Array.from({ length: 29 }, (_, index) => index + 1))
   await stranger.query('commit')
   expect(await retaining).toMatchObject({ held: undefined })

@@ -365,7 +365,7 @@ test('[O3] an idle look writes nothing: it takes no transaction id', async () =>
   const { log } = readers()
   await log.poll()
   const session = await client()
-  // Now and then a look moves past transactions that others have open, which is a write; the next one is idle.
+  // Once a second a tick moves past transactions that others have open, which is a write; the next one is idle.
   await until('a look is idle', async () => {
     await session.query('begin')
     const { rows } = await session.query<{ outcome: string }>('select outcome from pawl.sequence_events()')
@@ -406,7 +406,7 @@ test('[O2] a tick that dies before its commit leaves nothing and blocks nothing'
     'select pg_backend_pid() as pid, head::int from pawl.sequence_events()',
   )
   expect(rows[0]!.head).toBe(3)
-  // Nobody else can work meanwhile, and nobody waits: they are told.
+  // No other tick can work during that, and none waits: each gets 'busy'.
   expect(await db.query('select outcome, sequenced from pawl.sequence_events()')).toEqual([{ outcome: 'busy', sequenced: 0 }])
   await db.query('select pg_terminate_backend($1)', [rows[0]!.pid])
   await until('others give positions', async () => {

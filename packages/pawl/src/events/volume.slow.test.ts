@@ -44,7 +44,7 @@ test('[P12] 800,000 events of one transaction are sequenced in linear time', {
   // Linear: eight times. In parts of 20,000, each of which reads the window, it was more than fifty times.
   expect(many / few).toBeLessThan(12)
   expect(await positions()).toBe(900_002)
-  // As a runner does it: whatever the size of the window, nobody's event waits for more than one tick.
+  // As a worker does it: whatever the size of the window, no event waits for more than one tick.
   await insert(db, 100_000)
   await db.query("select pawl.append('Counted', 'a', 'k')")
   expect(await sequence(connection, direct)).toMatchObject({ outcome: 'sequenced', sequenced: 100_001, head: 1_000_003 })

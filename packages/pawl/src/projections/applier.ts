@@ -1,4 +1,4 @@
-// Applies events in one fenced transaction: those of parked keys go behind their keys, the others to the handler, and the cursor moves past all
+// Applies events in one fenced transaction: those of parked keys are parked too, the others go to the handler, and the cursor moves past all
 // of them. A state projection only notes which entities changed. Keys that an operator has unparked are replayed in order, each event in a
 // transaction that does not move the cursor; the one that takes the last event frees the key.
 
@@ -53,7 +53,7 @@ export class Applier {
   readonly #cursor: HeldCursor
   readonly #definition: DefinedLog | DefinedState
   readonly #host: Host
-  /** Only the holder parks keys, so a holder that has none does not look. Once true it stays so: to look in vain costs little. */
+  /** Only the holder parks keys, so a holder that has none does not query them. Once true it stays so: a query that finds none costs little. */
   hasParked = false
   /** Replays are polled for from here on; 0: now. */
   #replayAtMs = 0
@@ -276,7 +276,7 @@ export async function parkedEvent(host: Host, next: NextParked): Promise<LogEven
   return events[0]
 }
 
-/** After a crash, before an event is replayed, alone. Says why it is not to be: so many processes died at it that it must be the reason. */
+/** After a crash, before an event is replayed, alone. Returns why it must not be: processes died at it `retry.crashes` times. */
 export async function tryParked(host: Host, cursor: HeldCursor, event: LogEvent | undefined): Promise<string | undefined> {
   if (event === undefined || cursor.crashes === 0) return undefined
   const [row] = await host.engine.run<{ crashes: number }>(parkedStatements.try, {
@@ -290,8 +290,8 @@ export async function tryParked(host: Host, cursor: HeldCursor, event: LogEvent 
 }
 
 /**
- * The breaker: a deploy that cannot apply its events would park key after key; after so many within a while the generation is paused. What is
- * counted are rows, so a process that dies before this leaves it to the next parking.
+ * The breaker: a deploy that cannot apply its events would park key after key; after `breaker.keys` within `breaker.within` the generation is paused.
+ * It counts rows, so if a process dies before this, the next parking trips it.
  */
 export async function tripBreaker(host: Host, definition: Defined): Promise<void> {
   const { name, generation, breaker } = definition

@@ -8,7 +8,7 @@ import { markOwn } from '../db/classify.ts'
 import type { Db } from '../db/db.ts'
 import type { Connection } from '../db/driver.ts'
 import { type Parameter, statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { isPawlError, PawlError } from '../errors.ts'
 import { type ReadLogOptions, readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import { type Defined, idOf } from './definition.ts'
@@ -107,7 +107,7 @@ export class HeldCursor {
     return this.#row.is_live
   }
 
-  /** Beyond it there is nothing skipped that the live generation has still to come to: whoever skips its next event moves it past that. */
+  /** The live generation has no skipped event after this position: a skip of its next event moves it past that event. */
   get skippedTo(): number {
     return Number(this.#row.skipped_to)
   }
@@ -244,7 +244,11 @@ export async function placeAt(host: Host, position: number, generation?: number)
 
 /** Whether the log is the one that the cursor has read. If not, the cursor is latched. */
 export async function isLogOf(host: Host, cursor: HeldCursor): Promise<boolean> {
-  const why = await whyAnotherLog(host, cursor)
+  const why = await whyAnotherLog(host, cursor).catch((error: unknown) => {
+    // The event at its position is missing. Thrown, this would repeat after every resume, before the row is read.
+    if (isPawlError(error, 'PAWL_LOG_GAP')) return error.message
+    throw error
+  })
   if (why !== undefined) await latch(host, cursor, why)
   return why === undefined
 }
@@ -265,7 +269,7 @@ async function whyAnotherLog(host: Host, { place }: HeldCursor): Promise<string 
 
 export async function latch(host: Host, cursor: HeldCursor, reason: string): Promise<void> {
   const rows = await host.engine.run(cursorStatements.latch, { ...cursor.fencedKey, position: cursor.place.position, reason })
-  // Lost, stopped already, or not where we thought: after a failover its row is as old as the log. Whoever asked looks at the row.
+  // Lost, stopped already, or not where we thought: after a failover its row is as old as the log. The caller reads the row.
   if (rows.length === 0) return
   const { name, generation } = cursor.definition
   host.config.logger.error({ name, generation, shard: cursor.shard, reason }, 'a cursor is latched; resume or rebuild it')

@@ -17,7 +17,7 @@ import type { ProjectionContext } from './types.ts'
 
 export type FencedEnd =
   | { readonly type: 'committed' }
-  /** The row was not as we thought, or the commit had no answer: reload the cursor and decide anew. */
+  /** The row was not as we thought, or the commit had no answer: reload the cursor and decide again. */
   | { readonly type: 'refused' }
   /** The database's error, not the handler's: the same again. */
   | { readonly type: 'again'; readonly error: unknown }
@@ -128,7 +128,7 @@ async function endOf(host: Host, cursor: HeldCursor, error: unknown): Promise<Fe
   if (error instanceof NotHeld) return refused(host, cursor)
   if (cursor.signal.aborted) throw cursor.signal.reason
   if (error instanceof Broken) return { type: 'again', error: error.cause }
-  // What a handler met elsewhere, another database that cannot write or a lease of somebody else's, is its failure.
+  // What a handler met elsewhere, another database that cannot write or another's lease, is its failure.
   if (!isOwn(error)) return { type: 'failed', error }
   // Whether it happened is in the row, once the server has ended the transaction.
   if (isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return refused(host, cursor)
@@ -247,7 +247,7 @@ export class HandlerContext extends HandlerCall implements ProjectionContext {
 }
 
 /**
- * A handler that ran too long has left a transaction behind: without its connection the server rolls it back, but not before it has ended the
+ * A handler that ran too long has left an open transaction: without its connection the server rolls it back, but not before it has ended the
  * statement that it is at, and until then it keeps its rows. What is to be written to those waits here, on a connection of its own.
  */
 export async function whenUnlocked<T>(host: Host, stop: AbortSignal, work: (tx: Transaction) => Promise<T>): Promise<T> {
@@ -270,7 +270,7 @@ async function inOneTx<T>(host: Host, work: (tx: Transaction) => Promise<T>): Pr
   })
 }
 
-/** Throws unless the statement met so many rows. Inside a projection's handler the event's key is parked with this as its reason. */
+/** Throws unless the statement affected this number of rows. Inside a projection's handler the event's key is parked with this as its reason. */
 export function expectRows<Result extends { readonly rows: readonly unknown[]; readonly rowCount?: number | null }>(
   result: Result,
   count: number,

@@ -1,5 +1,5 @@
-// Which cursors this process holds. When a worker came or went, and now and then, it looks for free ones, takes its share of each projection's shards, and gives back
-// what others want. A cursor that is lost is dropped; its loop has no way to write any more.
+// The cursors that this process holds. At each poll, and when a worker came or went, it takes its share of each projection's free shards, and gives back
+// what exceeds its share. A cursor that is lost is dropped; its loop has no way to write any more.
 
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
@@ -15,7 +15,7 @@ import { LogLoop } from './log-loop.ts'
 import type { Host } from './part.ts'
 import { SinkLoop } from './sinks/sink-loop.ts'
 
-const lookStatement = statement(import.meta.url, 'look')
+const surveyStatement = statement(import.meta.url, 'survey')
 const markStaleStatement = statement(import.meta.url, 'mark-stale')
 const choresEveryMs = 10_000
 
@@ -35,7 +35,7 @@ interface Hold {
   readonly ended: Promise<void>
 }
 
-interface LookRow {
+interface SurveyRow {
   readonly definition: number
   readonly shards: number
   readonly mine: number
@@ -131,7 +131,7 @@ export class Holds {
     // What was forgotten before this incarnation was opened is created again.
     if (this.#confirmedFor !== worker.id) await registerForgotten(engine, config.database, definitions)
     this.#confirmedFor = worker.id
-    const rows = await claims.run<LookRow>(lookStatement, {
+    const rows = await claims.run<SurveyRow>(surveyStatement, {
       worker: worker.id,
       fences: this.#fences(),
       tenants: textsLiteral(definitions.map(({ tenant }) => tenant)),
@@ -188,7 +188,7 @@ export class Holds {
     if (this.#stop.signal.aborted) loop.stop()
   }
 
-  /** Given back to whoever wants it, as soon as its loop has come to an end. */
+  /** Each is given back when its loop has ended. */
   #giveBack(definition: Defined, count: number): void {
     const mine = [...this.#holds].filter(({ loop }) => loop.cursor.definition === definition)
     for (const { loop } of mine.slice(0, count)) loop.stop()
@@ -209,7 +209,7 @@ export class Holds {
 
   async #release(cursor: HeldCursor): Promise<void> {
     if (probe.on) await probe.hit('projections.release.before', cursor)
-    // A process that stops claims nothing and has no next look; its handler's transaction may still be rolling back.
+    // A process that stops claims nothing and has no next poll; its handler's transaction may still be rolling back.
     const waits = this.#stop.signal.aborted
     await this.#host.claims.run(cursorStatements.release, { ...cursor.fencedKey, waits })
   }
@@ -220,7 +220,7 @@ export class Holds {
     // Nothing of its handler is left: the fence is still ours, and the cursor is for others.
     if (isPawlError(error, 'PAWL_STOPPED')) return this.#release(cursor).catch((reason: unknown) => host.trouble(reason))
     if (!isPawlError(error, 'PAWL_LEASE_LOST')) {
-      // Its fence is forgotten with the hold, so the next look takes the cursor anew, or leaves it to another.
+      // Its fence is forgotten with the hold, so the next poll takes the cursor again, or leaves it to another process.
       host.config.logger.error({ name, generation, error: describeError(error) }, 'a cursor loop failed; restarting it')
       return
     }

@@ -18,7 +18,7 @@ import type { DefinedLog, DefinedState } from './definition.ts'
 import { type FencedEnd, messageOf, whenUnlocked } from './fenced.ts'
 import type { Host } from './part.ts'
 
-/** A conflict is nobody's fault, until it happens so often in a row that it is. */
+/** A conflict is retried; after this many in a row it counts as the handler's failure. */
 const conflictsMax = 10
 const heldPollMs = 50
 
@@ -227,7 +227,7 @@ export class LogLoop {
 
   // ---- passing over what is not ours
 
-  /** Nothing of ours up to here. The row follows now and then, not at every look; at once if a comparison waits for it. */
+  /** Nothing of ours up to here. The row follows once a second, not at every page; at once if a comparison waits for it. */
   async #passOver({ next }: LogRead): Promise<void> {
     const to = Math.min(next, this.#limit)
     const passed = to - this.cursor.place.position

@@ -79,7 +79,7 @@ test('[P4] a batch without a commit answer is applied exactly once', async () =>
   await caughtUp(db, 'wallets')
   let cuts = 0
   installProbe(async (name) => {
-    // The connections break while the commit is under way, or just before it is sent.
+    // The connections break while the commit is in progress, or just before it is sent.
     if (name !== 'projections.batch.handled' || cuts >= 12) return
     cuts++
     if (cuts % 2 === 0) resetConnections()

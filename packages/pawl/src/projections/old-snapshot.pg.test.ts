@@ -25,7 +25,7 @@ test('moves beside an old snapshot leave every look at a cursor cheap', async ()
     idle_ms: '1000',
     fold: '',
   })
-  /** What is sent at every move, look and poll. */
+  /** Sent at every move and poll. */
   const measure = async (at: number) => {
     const sent: Record<string, Record<string, Parameter>> = {
       move: move(at),
@@ -38,7 +38,7 @@ test('moves beside an old snapshot leave every look at a cursor cheap', async ()
       cursors: { tenant: '', name: 'totals', generation: null },
       status: { tenant: '', name: null },
       seen: { tenant: '', name: 'totals', xid: xid! },
-      look: { worker: 1, fences: '{}', tenants: '{""}', names: '{totals}', generations: '{1}', kinds: '{totals}' },
+      survey: { worker: 1, fences: '{}', tenants: '{""}', names: '{totals}', generations: '{1}', kinds: '{totals}' },
     }
     const pages = new Map<string, number>()
     for (const [file, values] of Object.entries(sent)) {
@@ -55,7 +55,7 @@ test('moves beside an old snapshot leave every look at a cursor cheap', async ()
   await stranger.query('begin isolation level repeatable read')
   await stranger.query('select count(*) from pawl.event')
   for (let n = 4; n < moves; n++) await connection.run(of('move'), move(n))
-  // An analyze meanwhile makes each function plan once more, which reads the catalogue.
+  // An analyze in between makes each function plan once more, which reads the catalogue.
   await measure(moves)
   const after = await measure(moves + 2)
   const tooMany = [...after].filter(([file, pages]) => pages > 3 * before.get(file)!)

@@ -145,7 +145,7 @@ export async function unpark(
   })
 }
 
-/** A parked event goes from behind its key; the next event of a projection is passed over. Later generations pass over it too. */
+/** Deletes a parked event, or moves a projection past its next event. Later generations skip it too. */
 export async function skip(pool: Pool, target: Target, position: number, act: Act): Promise<void> {
   await inTransaction(pool, async (runs) => {
     const parked = await runs.run<{ generation: number; shard: number; key_tenant: string; key: string }>(statements.skipParked, {
@@ -185,7 +185,7 @@ async function skipNext(runs: Db, target: Target, position: number): Promise<voi
   )
 }
 
-/** A runner that starts meanwhile waits for the lock, and finds that it is gone (register.ts). */
+/** A worker that starts at the same time waits for the lock, and finds that it is gone (register.ts). */
 export async function forget(pool: Pool, target: Target, act: Act): Promise<void> {
   await inTransaction(pool, async (runs) => {
     const locked = await runs.run(statements.lock, { ...target, generation: null })

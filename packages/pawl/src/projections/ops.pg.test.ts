@@ -1,6 +1,6 @@
 // What operators do, and what cursors do by themselves: pause, resume, skip, shards, stale, latch.
 
-import type { Pawl } from 'pawl'
+import type { LogEvent, Pawl } from 'pawl'
 import { installProbe, moveClock } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
@@ -173,7 +173,7 @@ test('a cursor beyond its maxLag becomes stale with an alert until resumed', asy
   await until('it has a position', async () => (await pawl.projections.status('p'))[0]!.lag === 1)
   await runner.stop()
   await moveClock({ query: async (text, values) => ({ rows: await db.query(text, [...(values ?? [])]) }) }, 2 * 3_600_000)
-  // A runner looks for stale cursors when it starts, and every five seconds.
+  // A worker marks stale cursors when it starts, and every ten seconds.
   await startRunner(pawl)
   await until('it is stale', async () => (await cursorOf(db, 'p')).state === 'stale')
   expect(await pawl.alerts()).toMatchObject([{ code: 'cursor.stale', subject: 'p generation 1 shard 0' }])
@@ -203,7 +203,7 @@ test('[P10] a filter without matches moves its cursor and holds no retention', a
   for (const name of Object.keys(handled)) await caughtUp(db, name)
   expect((await pawl.events.whoHoldsBack()).filter(({ what }) => what === 'cursor')).toEqual([])
   await moveClock({ query: async (text, values) => ({ rows: await db.query(text, [...(values ?? [])]) }) }, 2 * 3_600_000)
-  // It looks for stale cursors when it starts.
+  // A worker marks stale cursors when it starts.
   await startRunner(pawl)
   await append(db, { key: 'a', channel: 'mine' })
   await until('each got its own', () => Object.values(handled).every((positions) => positions.length === 2))
@@ -222,7 +222,7 @@ test('a stale cursor without its events is resumed only with from', async () => 
   const connection = new Connection(db.pawl().config.database, 'test')
   onTestFinished(() => connection.close())
   await connection.query('select pawl.sequence_events()')
-  // It was away for so long that the second and the third event were removed.
+  // Retention has removed the second and the third event.
   await db.query("update pawl.cursor set state = 'stale', max_lag = null; update pawl.sequencer set removed_until = 3")
   const reason = 'they are not needed'
   await expect(pawl.projections.resume('p', { reason })).rejects.toMatchObject({
@@ -258,7 +258,7 @@ test.each(['log', 'sink'] as const)('an idle %s cursor resumes after the positio
   expect(await all()).toEqual([1, 2, 2, 3, 3])
 })
 
-/** A cursor that stands at the second of two events, and that nobody holds. */
+/** A cursor at the second of two events, without a holder. */
 async function stoppedAtTwo(): Promise<{ db: TestDatabase; pawl: Pawl }> {
   const db = await createLog(seenSql)
   const pawl = define(db)
@@ -302,7 +302,7 @@ test('[O12] a cursor resumed before its holder knows of the latch skips nothing'
   let resumed: Promise<void> | undefined
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
     const rows = await run.call(this, sent, values)
-    // The answer is under way.
+    // The answer is on its way.
     if (sent.name === 'latch') {
       resumed ??= pawl.projections.resume('p', { reason: 'what comes is new' })
       await resumed
@@ -325,7 +325,7 @@ test("[O12] a cursor lost with the log's tail is not latched", async () => {
   await caughtUp(db, 'p')
   await append(db, { key: 'b' }, { key: 'c' })
   await caughtUp(db, 'p')
-  // While it does not look, a standby takes over that had only the first: log, effects and cursor.
+  // Before its next poll a standby takes over that had only the first: log, effects and cursor.
   const { run } = Connection.prototype
   onTestFinished(() => {
     Connection.prototype.run = run
@@ -362,6 +362,27 @@ test("[O12] a log that lost the cursor's event and grew latches it", async () =>
   await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
   expect((await cursorOf(db, 'p')).reason).toMatch(/^At position 2 the log has event .* but the cursor read .* there/)
   expect(await positions(db)).toEqual([1, 2])
+})
+
+test.each(['log', 'sink'] as const)('[O12] a %s cursor whose event is missing latches until it is resumed', async (kind) => {
+  const db = await createLog(seenSql)
+  const pawl = db.pawl()
+  const got: number[] = []
+  const each = ({ position }: LogEvent) => void got.push(position)
+  if (kind === 'log') pawl.projections.define('p', { each })
+  else pawl.projections.sink('p', { handle: each })
+  await append(db, { key: 'a' }, { key: 'b' })
+  const runner = await startRunner(pawl)
+  await caughtUp(db, 'p')
+  await runner.stop()
+  await db.query("delete from pawl.event where aggregateid = 'b'")
+  await startRunner(pawl)
+  await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
+  expect((await cursorOf(db, 'p')).reason).toMatch(/^Events are missing from the log at positions 2 to 2/)
+  await append(db, { key: 'c' })
+  await pawl.projections.resume('p', { reason: 'b is lost' })
+  await until('it continues', async () => (await cursorOf(db, 'p')).position === 3)
+  expect(got).toEqual([1, 2, 3])
 })
 
 test('a runner whose start failed starts at the next call', async () => {

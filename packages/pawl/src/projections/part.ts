@@ -168,7 +168,7 @@ export class CursorsPart implements Part {
 /** What the loops of cursors share. */
 export class Host {
   readonly config: Config
-  /** Short writes, look-ups under a fence, and reads of the log. */
+  /** Short writes, reads under a fence, and reads of the log. */
   readonly engine: Connection
   /** Takes and gives back cursors. */
   readonly claims: Connection

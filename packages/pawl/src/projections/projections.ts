@@ -106,7 +106,7 @@ export class Projections {
     return { items, next: rows.length > limit ? rows[limit - 1]!.next : null }
   }
 
-  /** Stops it. When this resolves, no handler of a projection commits any more; a sink's calls that are under way end, and a moment later none begins. */
+  /** Stops it. When this resolves, no handler of a projection commits any more; a sink's calls in progress end, and a moment later none begins. */
   async pause(name: string, act: Act & { generation?: number }): Promise<void> {
     resolve('pause', pauseTable, act)
     await pause(this.#core.pool, this.#target(name), act, act.generation ?? null)

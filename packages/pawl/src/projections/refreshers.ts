@@ -1,5 +1,5 @@
-// Refreshes the entities of state projections. Any number of processes may: whoever has an entity's lock first takes away the marks that it
-// sees, then reads the current state, so what it writes is at least as new as the events behind those marks; a mark that comes later is
+// Refreshes the entities of state projections, in any number of processes. The one that has an entity's lock first deletes the marks that it
+// sees, then reads the current state, so what it writes is at least as new as the events of those marks; a mark that comes later is
 // refreshed again. Two refreshes of one entity never overlap. `refreshMany` has one lock for all entities of a generation instead of one each.
 
 import { classify, isConflict, isOwn } from '../db/classify.ts'
@@ -90,7 +90,7 @@ export class Refreshers {
 
   /** `idle`: the refreshers of this definition that have nothing to do, in the order in which they came to that. */
   #refresher(definition: DefinedState, idle: Set<Service>): Service {
-    // Behind an entity there is most likely another one.
+    // After an entity most likely another one is due.
     let isBusy = false
     // Of a batch that failed: tried one by one.
     const alone: string[] = []
@@ -162,7 +162,7 @@ export class Refreshers {
     return row && { entity, is_live: row.is_live }
   }
 
-  /** While the entity's lock is still held, so that nobody tries it before its delay is written. */
+  /** While the entity's lock is still held, so that no other process tries it before its delay is written. */
   async #failed(
     definition: DefinedState,
     entities: readonly string[],

@@ -100,7 +100,7 @@ test('pause waits for the refresh in progress, and none starts after', async () 
   await until('one is under way', () => begun === 1)
   const pausing = pawl.projections.pause('search', { reason: 'a migration' })
   const atPause = pausing.then(() => db.query('select id from search'))
-  // For the refresh, by the statement behind the committed pause: others may wait for a moment too, before it is paused.
+  // For the refresh, by the statement after the committed pause: others may wait for a moment too, before it is paused.
   const waiting = until('it waits', async () => {
     const rows = await db.query(
       `select from pg_stat_activity
@@ -164,7 +164,7 @@ test('[O7] an entity postponed between poll and take is not tried early', async 
     refresh: (entity) => void tried.push(entity),
   })
   let isPutOff = false
-  // Between the look and the lock another one's failure was committed, which parked the entity.
+  // Between the read and the lock another one's failure was committed, which parked the entity.
   installProbe(async (name, entity) => {
     if (name !== 'projections.state.taken' || entity !== 'bad') return
     await db.query("update pawl.dirty set due_at = 'infinity', attempts = 2 where entity = 'bad'")
@@ -218,7 +218,7 @@ test('[P8] a parked entity fails only the seen of its own writers', async () => 
   })
   await db.query("insert into article values ('good', 't'), ('bad', 't')")
   await startRunner(pawl)
-  // In one transaction with others, before and behind it.
+  // In one transaction with others, before and after it.
   const bad = await append(db, { key: 'other' }, { key: 'bad' }, { key: 'other' })
   await until('it is parked', async () => (await pawl.projections.parked('search')).items.length === 1)
   await pawl.projections.seen('search', await append(db, { key: 'good' }), { timeout: '20s' })
@@ -315,7 +315,7 @@ test("[O7] a failed refresh costs its entity's marks and merges them", async () 
     await connection.run(fail, { tenant: '', name: 'p', generation: 1, entity: 'many', error: 'no' })
   }
   expect((await marks()).map(({ of }) => of)).toEqual([1000, 1000, 1000, 1000, 3])
-  // Nobody can wait for what retention has removed.
+  // Nothing can wait for what retention has removed.
   await db.query('update pawl.sequencer set removed_until = 5001')
   await connection.run(fail, { tenant: '', name: 'p', generation: 1, entity: 'many', error: 'no' })
   expect((await marks()).at(-1)).toMatchObject({ of: 1, attempts: 7 })

@@ -47,16 +47,16 @@ export type ResumeFrom = number | 'oldest' | 'now'
 interface CursorOptions {
   /** Only events of this channel. Default: all. */
   readonly channel?: string
-  /** Splits the keys over so many cursors, each held by one process. Fixed once it runs. Default 1. */
+  /** Splits the keys over this number of cursors, each held by one process. Fixed once it runs. Default 1. */
   readonly shards?: number
   /** Where a new cursor begins. */
   readonly from?: StartFrom
   readonly retry?: RetryPolicy
   /** How long a handler may take for one event or entity; `batch` for all events of its call. Default 30s. */
   readonly timeout?: number | string
-  /** Behind by more than this it becomes `stale` and no longer keeps events from being removed. Default: never. */
+  /** At a greater lag it becomes `stale` and no longer prevents the removal of events. Default: never. */
   readonly maxLag?: number | string
-  /** After so many keys parked within a while the cursor pauses with one alert, instead of parking them all. Default: 100 keys within an hour. */
+  /** After this number of keys parked within this time the cursor pauses with one alert, instead of parking them all. Default: 100 keys within an hour. */
   readonly breaker?: Breaker
 }
 

@@ -102,7 +102,7 @@ test('[P7] a state projection is rebuilt under writes, switched and rolled back'
   expect(await db.query('select count(*)::integer as n from copy_g2')).toEqual([{ n: 10 }])
   let isWriting = true
   let written = 10
-  // Others than before: of an entity that changes meanwhile the generation that is later has the newer state.
+  // Others than before: of an entity that changes in between the later generation has the newer state.
   const writing = (async () => {
     while (isWriting) await write(`a${written++}`)
   })()

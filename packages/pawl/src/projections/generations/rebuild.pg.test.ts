@@ -81,7 +81,7 @@ test('[P7] a generation that is rolled back to from behind catches up', async ()
   await next.projections.rebuild('balances', { reason })
   const second = await startRunner(next)
   await next.projections.switchTo('balances', { generation: 2, reason })
-  // Nobody runs the old code any more.
+  // No process runs the old code any more.
   await first.stop()
   for (let n = 30; n < 60; n++) await add(db, n)
   await applied(db, 2)

@@ -38,7 +38,7 @@ const statements = {
   holders: statement(projections, 'table-holders'),
 } as const
 
-/** A hold ends by itself, so that whoever asked for it and died does not stop the live generation forever. */
+/** A hold expires, so that a caller that dies does not stop the live generation forever. */
 const holdMs = 60_000
 const pollMs = 25
 /** Shorter than any statement may take: who waits for longer begins again. */
@@ -235,7 +235,7 @@ async function makeLive(tx: Transaction, { target, definition, generation }: Pai
 async function exchangeTables(tx: Transaction, name: string, live: number, generation: number): Promise<void> {
   const [known, old, other] = [tableOf(name, live, true), tableOf(name, live, false), tableOf(name, generation, false)]
   const { table } = parseTable(name)
-  // Locked before it is looked at: nobody adds a view or a grant in between.
+  // Locked first, so that no view or grant is added between the check and the rename.
   await tx.query(`lock table ${known}, ${other} in access exclusive mode`)
   await assertMovable(tx, name)
   const belongings = await belongingsOf(tx, { live: known, other, name: known, old })

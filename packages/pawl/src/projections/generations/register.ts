@@ -57,7 +57,7 @@ export function rowOf(definition: Defined): Readonly<Record<string, Parameter>> 
   return { ...idOf(definition), kind, shards, channel, max_lag_ms: maxLag ?? null }
 }
 
-/** After an incarnation was opened, which whoever forgets a projection looks for: what was forgotten just before is made anew. */
+/** Creates again what was forgotten just before this incarnation was opened. From then on `forget` sees the incarnation and refuses. */
 export async function registerForgotten(
   connection: Connection,
   database: DatabaseOptions,

@@ -21,7 +21,7 @@ test('the position follows finished events; those above it are ranges', () => {
   acks.finish(2)
   expect(acks.at()).toMatchObject({ place: { position: 0 }, done: '{[2,4),[6,7),[8,9)}' })
   acks.finish(1)
-  // 3 is nobody's of ours: the place is an event whose id is known, and 3 is above it.
+  // 3 is not ours: the place is an event whose id is known, and 3 is above it.
   expect(acks.at()).toEqual({ place: { position: 2, eventId: 'e2', logGeneration: 1 }, done: '{[3,4),[6,7),[8,9)}' })
   for (const position of [4, 5, 7]) acks.finish(position)
   expect(acks.at()).toMatchObject({ place: { position: 7 }, done: '{[8,9)}' })

@@ -1,5 +1,5 @@
 // What a sink has finished. Events are worked on several at a time and end in any order; the cursor's position is the last event before
-// which everything is finished, and what is finished above it is kept as ranges, so that a crash repeats only what was under way.
+// which everything is finished, and what is finished above it is kept as ranges, so that a crash repeats only calls in progress.
 
 import type { LogEvent } from '../../events/types.ts'
 import { type Place, placeOf } from '../cursor.ts'
@@ -53,7 +53,7 @@ export class Acks {
     return fresh
   }
 
-  /** How many positions a crash would look at again, although nothing of ours is left among them. */
+  /** The number of positions that would be read again after a crash, although none of them is ours. */
   get unpassed(): number {
     return this.#open.size > 0 ? 0 : this.lookedTo - this.#known.at(-1)!.position
   }

@@ -6,7 +6,7 @@ import { type EventKey, keyOf } from '../applier.ts'
 
 export interface Queued {
   readonly event: LogEvent
-  /** It comes from behind a parked key, and its end is the end of a parked event. */
+  /** It is the replay of a parked event. */
   readonly isParked: boolean
   attempt: number
 }

@@ -81,7 +81,7 @@ export class SinkLoop {
     this.#wakeup.fire()
   }
 
-  /** Calls that are under way get the grace to end; then their signals fire, and what they did is handed over again elsewhere. */
+  /** Calls in progress get the grace to end; then their signals fire, and another process repeats them. */
   stop(graceMs = stopGraceMs): void {
     this.#stop.abort()
     this.#wakeup.fire()

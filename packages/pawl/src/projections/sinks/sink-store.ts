@@ -1,5 +1,5 @@
-// What a sink writes under its fence: how far it has come, the keys that it parks and the events behind them, and the parked events that
-// it has replayed. One write at a time, and each is whole, so that order behind a parked key is the order of the log.
+// What a sink writes under its fence: its position, the keys that it parks with their events, and the parked events that it has replayed. One write
+// at a time, each complete, so that the events of a parked key keep the order of the log.
 
 import { sqlState } from '../../db/classify.ts'
 import type { Transaction } from '../../db/transaction.ts'
@@ -185,7 +185,7 @@ export class SinkStore {
       if (news.replayed.length > 0 || news.free.length > 0) await this.#lookFreed([...news.replayed, ...news.free])
     } catch (error) {
       this.#news = merge(news, this.#news)
-      // An operator skipped the last event of a parked key: the key is free, and what was to go behind it is worked on.
+      // An operator skipped the last event of a parked key: the key is free, and its later events are handled.
       if (sqlState(error) === '23503') await this.#lookFreed(this.#news.behind)
       throw error
     } finally {
@@ -251,7 +251,7 @@ export class SinkStore {
     throw new Error(`The cursor of ${this.#cursor} is at another position; finished events are stored again from there.`)
   }
 
-  /** Which keys are no longer parked; what came for them meanwhile may be worked on. */
+  /** Finds the keys that are no longer parked; the events that came for them are handled now. */
   async #lookFreed(keys: readonly EventKey[]): Promise<void> {
     const parked = new Set(await this.#parkedKeys())
     for (const key of keys) {

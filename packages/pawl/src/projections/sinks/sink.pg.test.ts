@@ -77,7 +77,7 @@ test('an event appended while a sink reads is handed over at once', async () => 
   const pawl = db.pawl()
   const got: string[] = []
   pawl.projections.sink('out', { handle: ({ key }) => void got.push(key) })
-  // The answer to a read that found one event is under way; another event gets its position, and the sink is woken, before it arrives.
+  // The answer to a read that found one event is on its way; another event gets its position, and the sink is woken, before it arrives.
   let isArmed = false
   let isHeld = false
   let wakes = 0
@@ -105,7 +105,7 @@ test('an event appended while a sink reads is handed over at once', async () => 
   await startRunner(pawl)
   await append(db, { key: 'first' })
   await until('the first was handed over', () => got.length === 1)
-  // From now on, whichever read has the second: one that was sent before this may be still under way.
+  // From now on, whichever read has the second: one that was sent before this may still be in progress.
   isArmed = true
   await append(db, { key: 'second' })
   await until('all were handed over', () => got.length === 3)
@@ -146,7 +146,7 @@ test.each([
   await startRunner(pawl)
   await append(db, { key: 'a' }, { key: 'b' }, { key: 'c' })
   await caughtUp(db, 'out')
-  // While it does not look, the server is replaced by one that had none of it, and as many events come again, and more.
+  // Before its next read the server is replaced by one that had none of it, and as many events come again, and more.
   const { run } = Connection.prototype
   onTestFinished(() => {
     Connection.prototype.run = run

@@ -1,5 +1,5 @@
 -- name: await-cursor
--- Waits until every transaction that was moving a cursor has ended: after a commit without an answer, read-cursor then tells what became of it.
+-- Waits until every transaction that was moving a cursor has ended: after a commit without an answer, read-cursor then shows its outcome.
 -- Locks: its row, for the moment.
 -- Plan: cursor_pkey.
 -- No row: its generation is gone.
@@ -12,8 +12,8 @@ where c.tenant = :tenant::text
 for no key update
 
 -- name: lock-stopped
--- Locks the cursors that do not run. In a statement of its own: a sink that is paused still stores what it had begun, and whoever resumes it reads
--- its position as it is then.
+-- Locks the cursors that do not run. In a statement of its own: a sink that is paused still stores what it had begun, and a resume reads
+-- the position after that.
 -- Locks: their rows, by generation and shard.
 -- Plan: cursor_pkey.
 -- No row: none is paused, stale or latched.
@@ -27,11 +27,11 @@ order by c.generation, c.shard
 for no key update
 
 -- name: acquire
--- Takes cursors whose holder is closed or that have none, each under a new fence. Whoever held one before is refused from now on. One that this process took
+-- Takes cursors whose holder is closed or that have none, each under a new fence. Writes of the former holder are refused from now on. One that this process took
 -- without getting the answer is among them: its fence is none that the process knows. A process that died had many cursors: the first crash makes
 -- the next holder careful, and only those count on that end while the next event is tried alone. Where there is nothing to do none does.
 -- Locks: their rows and those of their positions, SKIP LOCKED: one whose former holder still has a transaction open, or has moved it since this
--- statement began, is taken at a later look.
+-- statement began, is taken at a later poll.
 -- Plan: by an index of each table. With rows in them: cursor_pkey, cursor_position_pkey, worker_pkey, sequencer_pkey, parked_key_unparking,
 -- skipped_event_pkey.
 -- Rows: the cursors that were taken.
@@ -127,7 +127,7 @@ join counted p on p.shard = t.shard
 
 -- name: release
 -- Gives a cursor back in order, and notifies the others, so that another process takes it.
--- Locks: its row; SKIP LOCKED unless it waits: jobs are claimed on the same connection. One that is locked is a stray until the next look.
+-- Locks: its row; SKIP LOCKED unless it waits: jobs are claimed on the same connection. One that is locked is a stray until the next poll.
 -- Plan: cursor_pkey.
 -- No row: it was taken over before, or is locked.
 with unlocked as materialized (
@@ -185,7 +185,7 @@ where c.tenant = s.tenant
   and c.fence <> all (:fences::bigint[])
 returning c.shard, pg_notify('pawl_workers', '') is null as told
 
--- name: look
+-- name: survey
 -- What of this process's definitions is held here, what is free, and how many living processes share it. A cursor that this process took without
 -- getting the answer has a fence that it does not know: it is free, and not held here.
 -- Locks: none.
@@ -242,7 +242,7 @@ where c.tenant = :tenant::text
   and c.shard = :shard::integer
 
 -- name: cursor-state
--- Whether a cursor still runs, and where it stands: asked before calls begin whose end nobody else waits for, and now and then by who is idle.
+-- The state and position of a cursor: read by sinks before calls begin, and at intervals by idle loops.
 -- Locks: none.
 -- Plan: cursor_pkey, cursor_position_pkey.
 -- No row: it is no longer held under this fence.
@@ -329,7 +329,8 @@ where c.tenant = :tenant::text
 for no key update
 
 -- name: flush
--- Stores what a sink has finished: its position, and the ranges above it; and which failure will be retried, if any. Also while it is paused: what was under way then still ends.
+-- Stores what a sink has finished: its position, and the ranges above it; and the failure that will be retried, if any. Also while it
+-- is paused: calls that had started still end.
 -- Locks: the cursor's row, then that of its position.
 -- Plan: cursor_pkey, cursor_position_pkey.
 -- No row: lost, or moved by an operator; read-cursor tells which.
@@ -408,7 +409,7 @@ returning p.attempts
 -- Notes, after a crash, that the next event is about to be tried, alone: if this holder dies too, that is held against the event.
 -- Locks: the cursor's row, then that of its position.
 -- Plan: cursor_pkey, cursor_position_pkey.
--- No row: lost, or moved meanwhile; the write that follows tells which.
+-- No row: lost, or moved since; the next write shows which.
 with held as materialized (
   select c.tenant, c.name, c.generation, c.shard
   from pawl.cursor c
@@ -464,7 +465,7 @@ where c.tenant = :tenant::text
 returning c.shard
 
 -- name: mark-stale
--- Cursors that are behind by more than their limit: they become stale, and no longer keep events from being removed.
+-- Makes cursors stale whose lag exceeds their limit. They no longer prevent the removal of events.
 -- Locks: their rows and those of their positions, SKIP LOCKED: one that has moved since the statement began does not lag.
 -- Plan: the few rows of cursors, cursor_position_pkey, log_page_pkey.
 -- Rows: the cursors that became stale.
@@ -508,7 +509,7 @@ where c.tenant = b.tenant
 returning c.name, c.generation, c.shard
 
 -- name: pause
--- Stops a projection or sink. Waits for a transaction that is moving it; none moves it afterwards. For refreshes that are under way there is
+-- Stops a projection or sink. Waits for a transaction that is moving it; none moves it afterwards. For refreshes in progress there is
 -- await-refreshes: to wait for them here, while others still begin, might have no end.
 -- Locks: its cursors' rows, by shard.
 -- Plan: cursor_pkey.
@@ -572,7 +573,7 @@ returning p.shard, p.position::text as position
 -- Moves a cursor past one event without applying it. Its holder finds it at another position and goes on from there.
 -- Locks: the cursor's row, then that of its position.
 -- Plan: cursor_pkey, cursor_position_pkey.
--- No row: the cursor has moved meanwhile.
+-- No row: the cursor has moved since.
 with held as materialized (
   select c.tenant, c.name, c.generation, c.shard
   from pawl.cursor c
@@ -609,7 +610,7 @@ where p.tenant = h.tenant
 returning p.shard
 
 -- name: trip-breaker
--- Pauses a generation of which so many keys or entities were parked within a while, counted from when it was last resumed.
+-- Pauses a generation of which :keys keys or entities were parked within :within_ms, counted from its last resume.
 -- Locks: its cursors' rows, by shard, SKIP LOCKED: one that is locked is paused with the next key that is parked.
 -- Plan: by an index of each table. With rows in them: cursor_pkey, parked_key_pkey, dirty_due.
 -- No row: too few were parked, or it does not run.

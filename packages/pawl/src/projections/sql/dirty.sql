@@ -11,7 +11,7 @@ group by u.entity
 order by 5
 
 -- name: take-dirty
--- Takes one entity that is due and that nobody refreshes just now. The lock ends with the transaction; it is tried, never waited for.
+-- Takes one entity that is due and that no other transaction refreshes. The lock ends with the transaction; it is tried, never waited for.
 -- Locks: the entity's advisory lock, and the cursor's row against a switch of generations, which would rename the tables.
 -- Plan: dirty_due, cursor_pkey.
 -- One row: without an entity if nothing is due among the oldest marks, or others are at them; `marks` says how many were looked at. No row: it is
@@ -85,11 +85,11 @@ order by d.due_at, d.id
 limit 1
 
 -- name: clear-dirty
--- Takes away the marks of an entity that are visible now, if one of them is due still. What the refresh reads next is at least as new as the
--- events behind them.
+-- Takes away the marks of an entity that are visible now, if one of them is due still. What the refresh reads next is at least as new as their
+-- events.
 -- Locks: the marks; the entity's advisory lock is held by the transaction.
 -- Plan: by an index of each table. With rows in them: dirty_entity.
--- No row: somebody else refreshed it, or tried and put it off, just before.
+-- No row: another transaction refreshed or delayed it just before.
 delete from pawl.dirty d
 where d.tenant = :tenant::text
   and d.name = :name::text
@@ -152,7 +152,7 @@ where d.tenant = :tenant::text
 -- one is not written again. Positions of events that retention has removed are dropped: nothing can wait for them.
 -- Locks: the marks.
 -- Plan: by an index of each table. With rows in them: dirty_entity, sequencer_pkey.
--- No row: somebody else refreshed it meanwhile.
+-- No row: another transaction refreshed it.
 with most as materialized (
   select max(m.attempts) + 1 as attempts
   from pawl.dirty m
@@ -211,7 +211,7 @@ from failed f
 having count(*) > 0
 
 -- name: await-refreshes
--- Waits until every refresh that took its entity before a pause has ended. The pause is committed, so that none begins meanwhile.
+-- Waits until every refresh that took its entity before a pause has ended. The pause is committed, so none begins during the wait.
 -- Locks: the cursors' rows, by generation and shard, for the moment.
 -- Plan: cursor_pkey.
 -- Rows: the cursors.

@@ -84,7 +84,7 @@ for update of p, c
 -- Lets the live generation and another come to one position: neither moves beyond the higher of the two, until the hold ends.
 -- Locks: the cursors' rows of both, by generation and shard.
 -- Plan: cursor_pkey, cursor_position_pkey, projection_pkey.
--- Rows: one per shard, with where each stood when the statement began: whoever acts on it looks again, under a lock.
+-- Rows: one per shard, with both positions as they were when the statement began: the switch compares them again under a lock.
 with held as materialized (
   select c.tenant, c.name, c.generation, c.shard, p.live_generation
   from pawl.projection p

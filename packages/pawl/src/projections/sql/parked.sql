@@ -10,7 +10,7 @@ on conflict (tenant, name, generation, shard, key_tenant, key)
 do update set state = 'parked', reason = excluded.reason, error = excluded.error, attempts = k.attempts + excluded.attempts, parked_at = pawl.now()
 
 -- name: park-events
--- Puts events of parked keys behind each other, in the transaction that moves the cursor past them.
+-- Adds events to parked keys, in the transaction that moves the cursor past them.
 -- Locks: its own new rows, and their keys' rows against deletion.
 -- Plan: an insert.
 -- No row is returned.
@@ -233,7 +233,7 @@ select e.entity
 from entities e
 
 -- name: unpark-key
--- Frees a key whose last parked event was taken. Whoever adds events to the key holds the cursor's row, as this transaction does.
+-- Frees a key whose last parked event was taken. A transaction that adds events to the key locks the cursor's row first, as this one does.
 -- Locks: its row; the cursor's is held by the transaction.
 -- Plan: parked_key_pkey, parked_event_pkey.
 -- No row: events are left, or an operator parked it again.
@@ -294,7 +294,7 @@ values (:tenant::text, :name::text, :position::bigint, :event_id::uuid)
 on conflict (tenant, name, position) do update set event_id = excluded.event_id
 
 -- name: skipped-among
--- Which events of a range a person has skipped. Asked after the cursor's row is locked, as is done by whoever skips.
+-- The events of a range that an operator has skipped. Read after the cursor's row is locked, as a skip locks it.
 -- Locks: none.
 -- Plan: by an index of each table. With rows in them: skipped_event_pkey.
 -- Rows: the skipped ones.

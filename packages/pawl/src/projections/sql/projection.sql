@@ -1,6 +1,6 @@
 -- name: lock-projection
--- Locks a projection: nobody else switches its generations until this transaction ends. In a statement of its own, so that the statements that
--- follow read the cursors as they are after whoever had the lock before.
+-- Locks a projection: no other transaction switches its generations until this one ends. In a statement of its own, so that the next ones read the
+-- cursors as the previous lock holder left them.
 -- Locks: the projection's row.
 -- Plan: projection_pkey.
 -- No row: there is no such projection.
@@ -11,7 +11,7 @@ where p.tenant = :tenant::text
 for update
 
 -- name: register
--- Makes a projection and its first cursors, once: whoever comes second finds them there. The first generation is live.
+-- Creates a projection and its first cursors, once: a second caller finds them. The first generation is live.
 -- Locks: none but its own new rows; a second caller waits for the first.
 -- Plan: inserts.
 -- No row: it was there already.
@@ -37,7 +37,7 @@ returning shard
 -- A projection and its generations.
 -- Locks: none.
 -- Plan: projection_pkey, cursor_pkey, cursor_position_pkey.
--- No row: nobody has registered it.
+-- No row: it is not registered.
 select p.kind, p.live_generation, c.generation, c.shards, c.channel, min(c.position)::text as position
 from pawl.projection p
 left join pawl.cursor_at c on c.tenant = p.tenant and c.name = p.name
@@ -72,7 +72,7 @@ where p.tenant = :tenant::text
   and p.name = :name::text
 
 -- name: audit
--- Keeps what a person did, and why, and notifies the holders of cursors: idle ones look at their rows.
+-- Stores an operator's action and its reason, and notifies the holders of cursors: idle ones read their rows.
 -- Locks: none but its own new row.
 -- Plan: a call.
 -- One row, when it is kept.

@@ -13,7 +13,7 @@ where a.attname is null
 order by d.name, column_name
 
 -- name: table-belongings
--- What belongs to a table and `create table like` leaves behind, as the statements that give it to another table: owner, options, privileges, row
+-- What belongs to a table and `create table like` does not copy, as the statements that give it to another table: owner, options, privileges, row
 -- security, policies, triggers and foreign keys. Triggers and foreign keys move: the old generation is written on in silence. Both tables are
 -- named as they are now; the statements name the new one :name and the old one :old, as they are when the statements run.
 -- Locks: none.
@@ -168,7 +168,7 @@ order by 1
 -- Sessions that keep a lock on one of these tables, the longest transaction first.
 -- Locks: none.
 -- Plan: the catalogue.
--- No row: nobody does any more.
+-- No row: none is left.
 select a.pid, a.application_name as name, a.state, extract(epoch from clock_timestamp() - a.xact_start)::integer as seconds
 from pg_locks l
 join pg_stat_activity a on a.pid = l.pid
