@@ -220,7 +220,7 @@ set committed = e.number,
 from ended e
 where s.tenant = e.tenant
   and s.id = e.scope_id
-returning e.number::text as number, e.revision, e.unchanged::text as unchanged
+returning e.number::text as number, e.revision, e.unchanged::integer as unchanged
 
 -- name: append
 -- Writes a few versions and commits them at once, as a submission of its own: a put, or a delta that the caller computed. The caller holds the
