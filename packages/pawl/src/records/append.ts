@@ -68,7 +68,7 @@ async function checkedChanges(
     throw conflict('The scope is at revision', scope.revision, options.revision, 'revision')
   assertAttributes(options.attributes, scope.attributes)
   const place = { tenant, scopeId: scope.id, committed: scope.committed }
-  const met = await lookup((query, values) => tx.run(query, values), place, rows)
+  const met = await lookup(tx, place, rows)
   if (options.number !== undefined) assertNumber(rows[0]!, met[0]!, options.number)
   // A record of a type that the set does not have any more can still be deleted.
   for (const [index, { type }] of rows.entries()) if (!set.types.has(type) && !met[index]!.is_live) throw noType(set, type, index)
@@ -141,7 +141,7 @@ async function readRows(registry: Registry, place: ReadPlace, given: readonly Ap
     else {
       if (row.type !== undefined && !set.types.has(row.type)) throw noType(set, row.type, index)
       const withType = row.type === undefined || set.types.size === 1 ? row.data : { ...row.data, [set.typeColumn]: row.type }
-      rows.push(await reader.read(new ObjectRow(index + 1, withoutUndefined(withType))))
+      rows.push(await reader.read(new ObjectRow(index + 1, withType as Record<string, unknown>)))
     }
   }
   const faults = rows.flatMap((row) =>
@@ -211,8 +211,4 @@ function conflict<Counter extends string | number>(
     `${where} ${actual}, not ${expected}: it has changed. Read it again and retry with the new ${what}.`,
     { details: { ...about, expected, actual } },
   )
-}
-
-function withoutUndefined(data: object): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(data).filter(([, value]) => value !== undefined))
 }

@@ -239,7 +239,7 @@ function pinned(number: string): string {
 }
 
 /** null: as committed now. */
-export async function numberAt(registry: Registry, place: ReadPlace, at: At | undefined): Promise<string | null> {
+async function numberAt(registry: Registry, place: ReadPlace, at: At | undefined): Promise<string | null> {
   if (at === undefined) return null
   if ('number' in at) return at.number === '0' ? '0' : idText('number', at.number)
   const [scope] = await read<{ id: string }>(registry.pool, scopeStatement, namesOf(place))

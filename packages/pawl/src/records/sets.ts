@@ -229,10 +229,8 @@ export async function keepDescription(registry: Registry, tenant: string, set: D
 
 /** The sets that were ever used, each in its latest version. */
 export async function keptDescriptions(registry: Registry, tenant: string): Promise<RecordSetDescription[]> {
-  const rows = await read<{ name: string; schema_version: number; definition: string }>(registry.pool, listStatement, { tenant })
-  return rows.map((row) => ({
-    name: row.name,
-    schemaVersion: row.schema_version,
-    ...(JSON.parse(row.definition) as Omit<RecordSetDescription, 'name' | 'schemaVersion'>),
-  }))
+  type Definition = Omit<RecordSetDescription, 'name' | 'schemaVersion'>
+  type Row = { name: string; schema_version: number; definition: Definition }
+  const rows = await read<Row>(registry.pool, listStatement, { tenant })
+  return rows.map(({ name, schema_version: schemaVersion, definition }) => ({ name, schemaVersion, ...definition }))
 }

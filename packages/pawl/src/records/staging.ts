@@ -1,12 +1,12 @@
 // Staging: rows of an upload, a batch at a time, as thin as they can be. Keys and hashes go out; the answer says which rows are new,
 // changed or the same; only new and changed ones keep their data. A batch and the count of it are one transaction under the upload's fence.
 
-import type { TxDb } from '../db/db.ts'
-import { statement, textsLiteral, type Values } from '../db/statement.ts'
+import type { Db, TxDb } from '../db/db.ts'
+import { statement, textsLiteral } from '../db/statement.ts'
 import type { Transaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
-import { read, retrying } from '../kernel/retry.ts'
+import { read, retrying, retryingCall } from '../kernel/retry.ts'
 import { inert } from './commit.ts'
 import { changedFields } from './rows/diff.ts'
 import { type ReadRow, type RowFault, storable } from './rows/reader.ts'
@@ -70,11 +70,11 @@ interface MetRow extends Omit<Met, 'is_same'> {
 
 /** What rows meet, as of a committed number. The one comparison that preview, submit, put and append share. */
 export async function lookup(
-  ask: <Row>(query: typeof lookupStatement, values: Values) => Promise<Row[]>,
+  db: Db,
   { tenant, scopeId, committed }: Pick<Staged, 'tenant' | 'scopeId' | 'committed'>,
   rows: readonly Pick<ReadRow, 'type' | 'key' | 'hash'>[],
 ): Promise<Met[]> {
-  const found = await ask<MetRow>(lookupStatement, {
+  const found = await db.run<MetRow>(lookupStatement, {
     tenant,
     scope_id: scopeId,
     committed,
@@ -126,10 +126,8 @@ export class Stager {
   /** Compares a batch at once, and stages it after the one before: two connections, so that neither waits for the other's part. */
   add(rows: readonly ReadRow[], bytes: number): Promise<void> {
     // Nothing is committed in a new scope, so no lookup is needed; the table's default gives each row its record's id.
-    const met =
-      this.#staged.committed === '0'
-        ? undefined
-        : lookup((query, values) => read(this.#registry.pool, query, values), this.#staged, rows)
+    const isNew = this.#staged.committed === '0'
+    const met = isNew ? undefined : retryingCall(() => lookup(this.#registry.pool, this.#staged, rows))
     met?.catch(() => undefined)
     this.#last = this.#last.then(async () => this.#stage(rows, bytes, await met))
     return this.#last

@@ -39,8 +39,3 @@ export const submissionTransitions: readonly SubmissionTransition[] = [
   { from: 'failed', to: 'submitting', by: 'resume' },
   { from: 'failed', to: 'superseded', by: 'resume, when the scope has moved' },
 ]
-
-/** Where a submission may be removed when its time is over. The others never expire. */
-export const expiringStates: readonly SubmissionState[] = submissionStates.filter(
-  (state) => state !== 'submitting' && state !== 'submitted',
-)

@@ -70,27 +70,27 @@ async function submitIn(
     return error
   }
   const isUnchanged = progress.of === 0 && state === 'validated'
-  const [taken, jobId] = isUnchanged
-    ? [await commitUnchanged(registry, tx, before, revision), null]
-    : await take(registry, tx, before, row)
-  if (taken !== undefined) return { id, revision: taken.revision, number: taken.number, jobId }
+  const taken = isUnchanged ? await commitUnchanged(registry, tx, before, revision) : await take(registry, tx, before, row)
+  if (taken !== undefined) return { id, ...taken }
   // Its row and its scope are locked and were looked at: nothing can have changed.
   throw new PawlError('PAWL_ROLLED_BACK', `Submission ${id} could not be submitted. Try again.`)
 }
 
-interface Taken {
-  readonly number: string
-  readonly revision: number
-}
+type Taken = Omit<SubmitAnswer, 'id'>
 
-async function commitUnchanged(registry: Registry, tx: TxDb, { id, set, internal }: StoredSubmission, revision: number) {
-  const { tenant, scope } = internal
-  const [taken] = await tx.run<Taken & { unchanged: string }>(unchangedStatement, { tenant, id, revision })
+async function commitUnchanged(
+  registry: Registry,
+  tx: TxDb,
+  { id, set, internal: { tenant, scope } }: StoredSubmission,
+  revision: number,
+): Promise<Taken | undefined> {
+  const [taken] = await tx.run<Omit<Taken, 'jobId'> & { unchanged: number }>(unchangedStatement, { tenant, id, revision })
   if (taken === undefined) return undefined
-  const nothing = { created: 0, updated: 0, unchanged: Number(taken.unchanged), deleted: 0 }
-  const committed = { tenant, set, scope, submission: id, number: taken.number, counts: nothing, changed: [] }
+  const { unchanged, ...answer } = taken
+  const counts = { created: 0, updated: 0, unchanged, deleted: 0 }
+  const committed = { tenant, set, scope, submission: id, number: answer.number, counts, changed: [] }
   await commitEvents(tx, setOf(registry, set).events, committed)
-  return taken
+  return { ...answer, jobId: null }
 }
 
 async function take(
@@ -98,13 +98,13 @@ async function take(
   tx: TxDb,
   { id, set, internal: { tenant } }: StoredSubmission,
   { state, revision }: { readonly state: string; readonly revision: number },
-): Promise<[Taken | undefined, string]> {
+): Promise<Taken | undefined> {
   const { events, retry, keepMs, chunkRows } = setOf(registry, set)
   const payload: ApplyPayload = { submission: id, events, retry, keepMs: keepMs.ended, chunkRows }
   const { id: jobId } = await registry.jobs(tenant).enqueue(applyKind, payload, { tx })
-  const [taken] = await tx.run<Taken>(submitStatement, { tenant, id, state, revision, job_id: jobId })
+  const [taken] = await tx.run<Omit<Taken, 'jobId'>>(submitStatement, { tenant, id, state, revision, job_id: jobId })
   if (probe.on && taken !== undefined) await probe.hit('records.submit.written', { id })
-  return [taken, jobId]
+  return taken && { ...taken, jobId }
 }
 
 function revisionConflict(id: string, expected: number, actual: number): PawlError {

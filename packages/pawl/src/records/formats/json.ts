@@ -209,7 +209,7 @@ export class ObjectRow implements SourceRow {
     const found: string[] = []
     for (const name of Object.keys(this.#value)) {
       const value = this.#value[name]
-      if (!known.has(name) && value !== null && value !== '') found.push(name)
+      if (!known.has(name) && value !== undefined && value !== null && value !== '') found.push(name)
     }
     return found
   }

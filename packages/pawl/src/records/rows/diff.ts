@@ -1,6 +1,7 @@
 // Differences of two versions: as the fields that changed, and as a table. A JSON number in data is exact as a double, so JSON.parse loses
 // nothing here.
 
+import { isDeepStrictEqual } from 'node:util'
 import type { FieldChange, RecordData } from '../types.ts'
 import { endOfString } from './json-text.ts'
 
@@ -68,21 +69,7 @@ export function fieldChanges(before: RecordData | null, after: RecordData | null
   return [...names].sort().flatMap((field) => {
     const hasBefore = before !== null && Object.hasOwn(before, field)
     const hasAfter = after !== null && Object.hasOwn(after, field)
-    if (hasBefore && hasAfter && isSame(before[field], after[field])) return []
+    if (hasBefore && hasAfter && isDeepStrictEqual(before[field], after[field])) return []
     return [{ field, ...(hasBefore ? { before: before[field] } : {}), ...(hasAfter ? { after: after[field] } : {}) }]
   })
-}
-
-function isObject(value: unknown): value is object {
-  return typeof value === 'object' && value !== null
-}
-
-function isSame(a: unknown, b: unknown): boolean {
-  if (a === b) return true
-  if (!isObject(a) || !isObject(b) || Array.isArray(a) !== Array.isArray(b)) return false
-  const names = Object.keys(a)
-  if (names.length !== Object.keys(b).length) return false
-  return names.every(
-    (name) => Object.hasOwn(b, name) && isSame((a as Record<string, unknown>)[name], (b as Record<string, unknown>)[name]),
-  )
 }

@@ -21,7 +21,7 @@ do update set definition = excluded.definition, kept_at = pawl.now()
 -- Locks: none.
 -- Plan: all sets of the tenant, sorted; there are few.
 -- No row: none was used yet.
-select distinct on (k.name) k.name, k.schema_version, k.definition::text as definition
+select distinct on (k.name) k.name, k.schema_version, k.definition
 from pawl.record_set k
 where k.tenant = :tenant::text
 order by k.name, k.schema_version desc
