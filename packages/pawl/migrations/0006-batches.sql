@@ -50,6 +50,8 @@ comment on column pawl.batch.boundary_at is 'The destructive step is committed. 
 comment on column pawl.batch.ending_until is 'A cancel or a replacement waits for its lock: until then no guard gets it.';
 comment on column pawl.batch.closed_at is 'Its jobs are cleared, its items restored if need be, and onEnd has run.';
 
+-- Each row is updated once, by its settle: half a page leaves the new rows room beside the old ones. At 80, three of four settles went to another page and
+-- into both indexes, which cost 40 % more.
 create table pawl.batch_item (
   batch_id bigint not null,
   job_id bigint not null default pawl.next_job_id(),
@@ -69,7 +71,7 @@ create table pawl.batch_item (
   unique (tenant, key, batch_id),
   constraint outcome_known check (outcome in ('done', 'failed')),
   constraint outcome_has_time check ((outcome is null) = (ended_at is null))
-) with (fillfactor = 80);
+) with (fillfactor = 50);
 comment on table pawl.batch_item is 'Items of batches, kept with their batch. No column that a settle changes is in an index.';
 comment on column pawl.batch_item.late_at is 'Its result came after its batch had ended, and was refused.';
 

@@ -77,8 +77,8 @@ const states: Readonly<Record<string, string>> = {
       select id, 'w', 'h', 1, 'r', '{q}', '{k}', 1 from pawl.worker;
     update pawl.job set state = 'running', holder = 1 + id % 4, run_until = now() + interval '1 hour', fence = 1`,
   [withBatches]: `
-    insert into pawl.batch (name, track, queue, policy, steps, total, units, allowance, allowance_ms, state, fence, started_at, deadline)
-      select 'b', 't' || n, 'q', 'refuse', '{}', 1000, 0, '{}', 1000, 'running', 1, now(), now() from generate_series(1, 20) n;
+    insert into pawl.batch (name, track, queue, policy, step, total, units, allowance, allowance_ms, state, fence, started_at, deadline)
+      select 'b', 't' || n, 'q', 'refuse', 'step', 1000, 0, '{}', 1000, 'running', 1, now(), now() from generate_series(1, 20) n;
     insert into pawl.batch_item (batch_id, n, key, data, units)
       select b.id, n, n::text, '1', 0 from pawl.batch b cross join generate_series(1, 1000) n`,
   'one job left of many, and no vacuum yet': 'delete from pawl.job where id <> (select max(id) from pawl.job)',

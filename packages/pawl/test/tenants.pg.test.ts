@@ -147,6 +147,7 @@ const trials: Readonly<Record<string, Trials>> = {
   },
   batches: {
     define: async () => void bolt.batches.define('of bolt', { item: { run: () => undefined } }),
+    handle: async () => bolt.batches.handle(bolt.batches.define('handled by bolt'), { item: { run: () => undefined } }),
     start: () => own(() => bolt.batches.start('reparse', [{ key: 'a' }])),
     get: () => missing(() => bolt.batches.get(batch)),
     items: () => missing(() => bolt.batches.items(batch)),

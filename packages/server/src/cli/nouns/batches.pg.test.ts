@@ -146,4 +146,5 @@ test('[B9] stuck lists what a time-out left; rerun starts it again', async () =>
     code: 4,
     stderr: expect.stringMatching(/is busy: batch \d+[\s\S]*next +pawl batches list --state running/),
   })
+  expect((await batches('rerun', id, '--policy', 'queue')).stdout).toMatch(/^id +\d{19}\nstate +queued\n/)
 })

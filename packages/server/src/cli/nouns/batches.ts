@@ -110,12 +110,17 @@ const rerun = command({
   args: idArg,
   flags: {
     only: oneOf('--only <items>', ['failed', 'unfinished', 'both'] as const, 'which items; both by default'),
+    policy: oneOf(
+      '--policy <policy>',
+      ['refuse', 'queue', 'replace'] as const,
+      'while another batch runs; by default that of the batch',
+    ),
     by: text('--by <name>', 'the acting person, stored with the new batch'),
   },
   run: async (context, id: string) => {
-    const { only, by } = context.flags
+    const { only, policy, by } = context.flags
     const [started, { reasons }] = await withPawl(context, async ({ batches: all }) => {
-      const again = await all.rerun(id, given({ only, by }))
+      const again = await all.rerun(id, given({ only, policy, by }))
       return [again, await all.why(again.id)] as const
     })
     const notes = reasons.filter(({ code }) => /track-busy|not-worked|kind-unknown/.test(code))
