@@ -423,7 +423,27 @@ begin
       from (
         select r.path, r.in_key, r.names, t.key, x.value, x.was is distinct from x.value as is_other
         from pawl.document_ref r
-        cross join lateral (select pawl.current_key(p_tenant, r.to_id, r.type) as key offset 0) t
+        cross join lateral (
+          -- Computed once each: computed for each reference, 4,000 documents of one target took six times as long.
+          select (
+            select jsonb_object_agg(c.name, c.key) filter (where c.key is not null)
+            from (
+              select f.to_id || ' ' || f.type as name, pawl.current_key(p_tenant, f.to_id, f.type) as key
+              from (
+                select distinct f.to_id, f.type
+                from unnest(p_ids) i(id)
+                cross join lateral (
+                  select f.to_id, f.type
+                  from pawl.document_ref f
+                  where f.tenant = p_tenant
+                    and f.from_id = i.id
+                  offset 0
+                ) f
+              ) f
+            ) c
+          ) -> (r.to_id || ' ' || r.type) as key
+          offset 0
+        ) t
         cross join lateral (
           select b.was, case when jsonb_typeof(b.was) = 'object' then t.key else (select f.value from jsonb_each(t.key) f limit 1) end as value
           from (select d.body #> r.path as was offset 0) b
