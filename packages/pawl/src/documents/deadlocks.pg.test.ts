@@ -45,7 +45,7 @@ async function begin(): Promise<pg.PoolClient> {
   return client
 }
 
-/** Resolves when so many backends wait for a lock. */
+/** Resolves when this number of backends waits for a lock. */
 async function waiting(count: number): Promise<void> {
   const waits = () => db.query("select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()")
   await until(`${count} wait`, waits, (rows) => rows.length === count)
