@@ -66,8 +66,8 @@ function valueText(value: KeyValue): string {
 /** Without an exponent: 1e-7 is 0.0000001. */
 function decimal(value: number): string {
   const text = String(value)
+  if (!text.includes('e')) return text
   const [, sign = '', whole = '', fraction = '', exponent] = /^(-?)(\d+)(?:\.(\d+))?(?:e([+-]\d+))?$/.exec(text) ?? []
-  if (exponent === undefined) return text
   const shift = Number(exponent)
   if (shift < 0) return `${sign}0.${'0'.repeat(-shift - whole.length)}${whole}${fraction}`
   return `${sign}${whole}${fraction.padEnd(shift, '0')}`
