@@ -19,7 +19,7 @@ export const inserts: Group = {
   name: 'inserts',
   measures: ['insert during renames'],
   async run(context) {
-    const durationMs = sized(context, 6_000, 1_000)
+    const durationMs = sized(context, 4_000, 1_000)
     const results = await interleave(
       context,
       'inserts',

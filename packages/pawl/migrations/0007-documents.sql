@@ -728,14 +728,15 @@ begin
   cross join lateral jsonb_to_recordset(e.links) l(path text[], "to" bigint, type text, in_key boolean, names jsonb)
   where not e.n = any (v_lost);
   if cardinality(v_lost) < v_count then
-    perform count(*)
-    from pawl.append_events(p_tenant, (
-      select jsonb_agg(jsonb_build_object('channel', 'documents', 'type', 'document.created', 'aggregatetype', p_type, 'aggregateid', v_uuids[e.n],
-        'payload', jsonb_build_object('revision', 1, 'key', e.keys -> p_type, 'hash', pawl.document_value_hash(p_type, e.keys -> p_type)),
-        'headers', jsonb_build_object('id', v_ids[e.n]::text)) order by e.n)
+    perform pawl.append_row_events(p_tenant, 'documents', array_agg(p_type), array_agg(v_uuids[e.n]::text), array_agg('document.created'::text),
+      array_agg(jsonb_build_object('revision', 1, 'key', e.key, 'hash', pawl.document_value_hash(p_type, e.key))),
+      array_agg(jsonb_build_object('id', v_ids[e.n]::text)))
+    from (
+      select e.n, e.keys -> p_type as key
       from rows from (jsonb_to_recordset(p_docs) as (keys jsonb)) with ordinality e(keys, n)
       where not e.n = any (v_lost)
-    ));
+      order by e.n
+    ) e;
   end if;
   return query select i, 'created', v_uuids[i], v_ids[i], null::jsonb from generate_series(1, v_count) i where not i = any (v_lost);
 end

@@ -19,6 +19,7 @@ export class Nodes {
   readonly list: Node[] = []
   readonly #model: Model
   readonly #index = new Map<string, number>()
+  readonly #owns = new Map<string, Buffer>()
 
   constructor(model: Model) {
     this.#model = model
@@ -29,7 +30,7 @@ export class Nodes {
     const [identity] = type.identities
     const scalars = Object.fromEntries(identity.scalars.map(({ name }) => [name, key[name]!]))
     const refs = identity.references.map((reference) => this.#target(reference, key))
-    return this.#put({ type: type.name, key, own: ownHash(type.name, scalars), refs })
+    return this.#put({ type: type.name, key, own: ownHash(type.name, scalars, this.#owns), refs })
   }
 
   #target(reference: Reference, key: Key): number {
