@@ -338,7 +338,7 @@ $$;
 -- The key that a document has now as one of its types, whatever is stored of it. Null: a key row is missing. Called under the settings of
 -- refresh_documents.
 create function pawl.current_key(p_tenant text, p_id bigint, p_type text) returns jsonb
-language plpgsql stable as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
   v_key jsonb;
   v_is_made boolean;
@@ -366,14 +366,11 @@ $$;
 
 -- A key with the names that it has in the key of a referring document.
 create function pawl.renamed_key(p_key jsonb, p_names jsonb) returns jsonb
-language plpgsql immutable as $$
-begin
-  return case
-    when p_names is null then p_key
-    else (select jsonb_object_agg(coalesce(p_names ->> f.key, f.key), f.value) from jsonb_each(p_key) f)
-  end;
-end
-$$;
+language sql immutable parallel safe
+return case
+  when p_names is null then p_key
+  else (select jsonb_object_agg(coalesce(p_names ->> f.key, f.key), f.value) from jsonb_each(p_key) f)
+end;
 
 -- Brings bodies and keys of documents to the current keys of all that they refer to, at once: another way by which a rename reaches them finds nothing
 -- to do. One event for each that differs. Onward: those whose keys it changed, and that others refer to. Locked: those that another transaction

@@ -203,6 +203,8 @@ test('[D7] a delete and a claim of its keys do not deadlock', async () => {
   const deleting = inTx((tx) => documents.delete('Person', a, { tx }))
   await waiting(2)
   await client.query('rollback')
-  expect(await claiming).toBe('PAWL_KEY_TAKEN')
+  const claimed = await claiming
+  // Which of the two comes first is up to the server.
+  expect(Array.isArray(claimed) || claimed === 'PAWL_KEY_TAKEN', String(claimed)).toBe(true)
   expect(await deleting).toBeUndefined()
 })
