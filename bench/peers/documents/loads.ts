@@ -9,7 +9,7 @@ export interface Shape {
   readonly offerings: number
 }
 
-/** A rename's transaction stays open for so long, and the next one begins so much later. */
+/** A transaction of a rename stays open for openMs, and the next one begins pauseMs later. */
 export const renamesPer = { openMs: 100, pauseMs: 100 } as const
 
 const lanes = 4

@@ -29,7 +29,7 @@ export function open(): Peer {
     }
   }
 
-  /** A school with so many sessions, and each of these with so many offerings. */
+  /** A school with sessions, and each of these with offerings. */
   async function plant(name: string, { sessions, offerings }: Shape): Promise<void> {
     const schoolId = ++lastKey
     keys.set(name, schoolId)
