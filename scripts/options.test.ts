@@ -154,6 +154,8 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
     'pawl.projections.rollBack(name, options)': () => projections.rollBack('p', options),
     'pawl.projections.retire(name, options)': () => projections.retire('p', options),
     'pawl.batches.define(name, options)': () => batches.define('b', { item: { run: () => undefined }, ...given } as never),
+    'pawl.batches.handle(batch, handlers)': () =>
+      batches.handle(batches.define('h'), { item: { run: () => undefined }, ...given } as never),
     'pawl.batches.start(batch, items, options)': () => batches.start('b', [], options),
     'pawl.batches.items(id, options)': () => batches.items('1', options),
     'pawl.batches.list(options)': () => batches.list(options),
