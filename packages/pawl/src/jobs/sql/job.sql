@@ -265,11 +265,15 @@ gone as (
   where j.tenant = any (array[g.tenant])
     and j.id = g.id
     and j.fence = g.fence
-  returning (pawl.history_of(j, 'done', (select pawl.now()), g.ran_ms, g.result, g.progress)).*
+  returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
+    j.payload, j.headers, coalesce(g.progress, j.progress) as progress, g.result, g.ran_ms
 ),
 kept as (
-  insert into pawl.job_history
-  table gone
+  insert into pawl.job_history (id, fence, created_at, finished_at, ran_ms, holder, attempt, crashes, priority, payload_version, tenant,
+    queue, kind, outcome, payload, headers, progress, result)
+  select o.id, o.fence, o.created_at, (select pawl.now()), o.ran_ms, o.holder, o.attempt, o.crashes, o.priority, o.payload_version,
+    o.tenant, o.queue, o.kind, 'done', o.payload, o.headers, o.progress, o.result
+  from gone o
 )
 select count(*)::integer as settled,
   case when count(*) < :at_least::integer then pawl.raise_lease_lost('job', min(o.id), min(o.fence))::text end as refused
@@ -668,11 +672,14 @@ with gone as (
     and j.id = :id::bigint
     and (:is_pawls::boolean or not starts_with(j.kind, 'pawl.'))
     and (:revision::integer is null or j.revision = :revision::integer)
-  returning j.tenant, j.id, j.state, j.holder, pawl.history_of(j, 'cancelled', pawl.now(), p_reason => :reason::text) as history
+  returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
+    j.payload, j.headers, j.progress, j.state
 ),
 kept as (
-  insert into pawl.job_history
-  select (o.history).*
+  insert into pawl.job_history (id, fence, created_at, finished_at, holder, attempt, crashes, priority, payload_version, tenant, queue, kind,
+    outcome, payload, headers, progress, reason)
+  select o.id, o.fence, o.created_at, pawl.now(), o.holder, o.attempt, o.crashes, o.priority, o.payload_version, o.tenant, o.queue, o.kind,
+    'cancelled', o.payload, o.headers, o.progress, left(:reason::text, 2000)
   from gone o
 )
 select o.state, o.holder,
