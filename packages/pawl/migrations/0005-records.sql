@@ -268,16 +268,6 @@ begin atomic
   limit p_limit;
 end;
 
--- The version that a row becomes which creates, updates or deletes. `(pawl.version_of(...)).*` has the plan of the columns written out, as long
--- as each field has the type and collation of its column: otherwise every row is put together and taken apart once for it.
-create function pawl.version_of(p_row pawl.submission_row, p_tenant text, p_number bigint, p_submission bigint, p_schema_version integer)
-returns pawl.record_version
-language sql stable
-begin atomic
-  select row(p_tenant collate "C", p_row.record_id, p_number, p_submission, p_schema_version, false, upper(p_row.kind), p_row.hash, p_row.classification,
-    p_row.data, p_row.changed)::pawl.record_version;
-end;
-
 create table pawl.record_erasure (
   tenant text collate "C" not null default '',
   id bigint generated always as identity,

@@ -152,8 +152,9 @@ records as (
     and r.is_new
 ),
 versions as (
-  insert into pawl.record_version
-  select (pawl.version_of(r, :tenant::text, :number::bigint, :id::bigint, :schema_version::integer)).*
+  insert into pawl.record_version (tenant, record_id, number, submission, schema_version, status, hash, classification, data, changed)
+  select :tenant::text, r.record_id, :number::bigint, :id::bigint, :schema_version::integer,
+    upper(r.kind), r.hash, r.classification, r.data, r.changed
   from pawl.submission_row r
   where r.tenant = :tenant::text
     and r.submission = (select t.id from its_turn t)

@@ -229,12 +229,13 @@ returning e.number::text as number, e.revision, e.unchanged::integer as unchange
 -- Plan: record_scope_pkey; inserts into submission, record and record_version.
 -- One row: the submission, and its number.
 with given as materialized (
-  select r
-  from json_populate_recordset(null::pawl.submission_row, :rows::json) r
+  select g.record_id, g.kind, g.is_new, g.type, g.key, g.hash, g.classification, g.data, g.changed
+  from json_to_recordset(:rows::json) as g(record_id bigint, kind text, is_new boolean, type text, key text, hash uuid, classification text, data json,
+    changed text[])
 ),
 counted as materialized (
-  select count(*) filter (where (g.r).kind = 'created') as created, count(*) filter (where (g.r).kind = 'updated') as updated,
-    count(*) filter (where (g.r).kind = 'deleted') as deleted
+  select count(*) filter (where g.kind = 'created') as created, count(*) filter (where g.kind = 'updated') as updated,
+    count(*) filter (where g.kind = 'deleted') as deleted
   from given g
 ),
 ended as (
@@ -251,14 +252,14 @@ ended as (
 ),
 records as (
   insert into pawl.record (tenant, scope_id, type, key, id)
-  select :tenant::text, :scope_id::bigint, (g.r).type, (g.r).key, (g.r).record_id
+  select :tenant::text, :scope_id::bigint, g.type, g.key, g.record_id
   from given g
-  where (g.r).is_new
-    and (g.r).kind = 'created'
+  where g.is_new
+    and g.kind = 'created'
 ),
 versions as (
-  insert into pawl.record_version
-  select (pawl.version_of(g.r, :tenant::text, e.number, e.id, :schema_version::integer)).*
+  insert into pawl.record_version (tenant, record_id, number, submission, schema_version, status, hash, classification, data, changed)
+  select :tenant::text, g.record_id, e.number, e.id, :schema_version::integer, upper(g.kind), g.hash, g.classification, g.data, g.changed
   from given g, ended e
 )
 update pawl.record_scope s
