@@ -309,7 +309,7 @@ class Compiler {
     return via[0] === undefined ? type : this.#ownerOf(via[0].reference.type, via[0].field)
   }
 
-  /** The references of the identity that bring this field; none: the type holds it itself. */
+  /** The references of the identity whose targets have this field in their keys; none: it is a scalar of the type itself. */
   #via(type: string, field: string): Leaf[] {
     return this.#types.get(type)!.identities[0].references.flatMap((reference) =>
       this.#types

@@ -73,7 +73,7 @@ export function reconciler({ process, everyMs, slots, outcomes, signal, loop }: 
     const held = slots.heldJobs()
     const gone = held.length === 0 ? [] : await goneOf(process.engine, held)
     for (const { held: attempt, outcome, reason } of gone) {
-      // A job that its own transaction settled is gone too, and its handler may still be about to return.
+      // Settled by its handler's own transaction: gone too, but not lost. The handler may still be about to return.
       if (outcome === 'done') continue
       const isCancelled = outcome === 'cancelled'
       const why = isCancelled

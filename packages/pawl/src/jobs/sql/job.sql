@@ -558,8 +558,8 @@ from changed o
 -- name: excuse
 -- Excuses the crashes that were counted when this incarnation was closed as dead: its process lives, and was only cut off from the database. One
 -- that was silent for a whole lease is not excused: what froze it may be the job. Each recorded attempt is 'interrupted' from then on, so that
--- none is excused twice. Holder and state stay as they are; a job that the crash made
--- dead stays dead, because its death was reported, and its error says that the process lives.
+-- none is excused twice. Holder and state stay as they are; a job that the crash made dead stays dead, because its death was reported, and its
+-- error says that the process lives.
 -- Locks: the job rows, SKIP LOCKED, then those attempts.
 -- Plan: pawl.worker by primary key, job_attempt_job, job_pkey, job_held, job_suspect.
 -- Rows: the jobs to be asked for again: not taken over yet, or locked; and those that a claim brought whose answer was lost, which the process

@@ -41,8 +41,9 @@ const statements = {
 /** A hold expires, so that a caller that dies does not stop the live generation forever. */
 const holdMs = 60_000
 const pollMs = 25
-/** Shorter than any statement may take: who waits for longer begins again. */
+/** How long a lock is waited for: less than a statement may take. Then the transaction begins again. */
 const patience = "set local lock_timeout = '2s'"
+/** How long it begins again, before the caller is told who holds the lock. */
 const patienceMs = 30_000
 
 interface Shard {

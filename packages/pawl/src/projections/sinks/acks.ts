@@ -47,7 +47,7 @@ export class Acks {
     for (const event of events) this.#known.push(placeOf(event))
     // Not at every page, so that it costs little for each event.
     if (this.#known.length > 3 * this.#open.size + 16) this.#thinOut()
-    // Positions that are none of ours are not worth a write each; `pass` moves over them now and then.
+    // A page without an event of ours is not worth a write; `pass` moves the position over such pages now and then.
     if (events.length > 0) this.version++
     this.lookedTo = lookedTo
     return fresh
