@@ -225,7 +225,7 @@ class Compiler {
     return { type: identity.type, scalars, references, names }
   }
 
-  /** Rules, and which leaves of which types they pass through. */
+  /** Gives each type its rules, and notes in every type on the way which of its fields a rule depends on. */
   bind(): Model {
     const chains = new Map<string, readonly string[]>()
     for (const name of this.#types.keys()) this.#longestChain(name, [], chains)

@@ -43,7 +43,7 @@ function keyOf({ tenant, id, fence }: JobKey): string {
   return `${id} ${fence} ${tenant}`
 }
 
-/** Of one attempt, after a commit without an answer or a refused fence. Tries until the database answers. */
+/** What became of one attempt's job, after a commit without an answer or a refused fence. Asks up to `askedMax` times for an answer. */
 export async function fateOf(attempt: Attempt): Promise<'held' | 'done' | 'lost'> {
   const { process } = attempt.runtime
   for (let tried = 1; ; tried++) {

@@ -175,7 +175,7 @@ class DecidingRuns {
     }
   }
 
-  /** Jobs end first, so that cursors wait only for the run itself. */
+  /** Asks cursors to stop only when no job is left here, so that they wait for nothing but the deciding run. */
   #isAlone(): boolean {
     if (heldBy(this.#options) > 0) return false
     this.#ask ??= solitude.ask(() => this.#options.changed.fire())

@@ -46,7 +46,7 @@ where j.ctid = any (array(select p.ctid from picked p))
 returning j.tenant, j.id, j.fence, j.queue, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
   j.headers::text as headers,
   case when isfinite(j.due) then date_part('epoch', j.due) * 1000000 end as due_us,
-  -- One probe for all rows. A claim that finds something need not be followed by claim-suspect.
+  -- Asked once, not for each row. It saves a claim-suspect after each claim that finds jobs.
   (select exists (select from pawl.job s where s.queue = any (:queues::text[]) and s.suspect and s.state = 'ready')) as are_suspects_ready
 
 -- name: claim-suspect

@@ -126,7 +126,7 @@ async function assertMovable(runs: Db, table: string): Promise<void> {
   )
 }
 
-/** The live generation and this one, of which the definition has the tables. */
+/** The live generation and another one; `definition` names the tables of both. */
 export interface Pair {
   readonly target: Target
   readonly definition: Defined
@@ -232,7 +232,7 @@ async function makeLive(tx: Transaction, { target, definition, generation }: Pai
   await tx.run(statements.switchProjection, { ...target, generation })
 }
 
-/** What belongs to the table that readers know goes with the name. */
+/** Gives the name that readers use to the table of another generation, with all that belongs to the table that had it. */
 async function exchangeTables(tx: Transaction, name: string, live: number, generation: number): Promise<void> {
   const [known, old, other] = [tableOf(name, live, true), tableOf(name, live, false), tableOf(name, generation, false)]
   const { table } = parseTable(name)

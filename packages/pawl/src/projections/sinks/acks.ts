@@ -90,7 +90,7 @@ export class Acks {
     return { place, done: `{${ranges.join(',')}}` }
   }
 
-  /** Of finished events only the last before an open one, and the last of all, can become the place. */
+  /** Keeps what can still become the place: open events, the event before each of them, the first and the last. */
   #thinOut(): void {
     const isOpen = (place: Place | undefined) => place === undefined || this.#open.has(place.position)
     this.#known = this.#known.filter((place, n) => n === 0 || isOpen(place) || isOpen(this.#known[n + 1]))
