@@ -348,7 +348,7 @@ begin
 end
 $$;
 
--- Returns 0, or refuses in a transaction that carries the name of a projection (pawl.fold, set by move, stay and take-dirty). A part of the defaults of
+-- Returns 0, or refuses in a transaction that carries the name of a projection (pawl.fold, set by move, stay, take-dirty and take-all-dirty). A part of the defaults of
 -- pawl.event.seq and pawl.job.fence: a trigger would cost the server 15 µs of each append and 9 µs of each enqueue.
 create function pawl.assert_no_fold() returns bigint
 language sql volatile

@@ -544,7 +544,7 @@ begin
 end
 $$;
 
--- Items that have a job no more, or a dead one, have failed: a sweep declared it dead, or SQL cancelled it. It reads dead jobs by their index, and of
+-- Fails items whose job is dead or gone: a sweep declared it dead, or SQL cancelled it. It reads dead jobs by their index, and of
 -- other items the first 5,000 that wait. Returns how many; null: the batch is being ended.
 create function pawl.fail_lost_items(p_tenant text, p_id bigint, p_fence bigint) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$

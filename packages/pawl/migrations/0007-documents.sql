@@ -309,7 +309,7 @@ begin
       cross join lateral generate_series(r.nth, cardinality(p_targets)) n(nth)
       order by n.nth
     ),
-    -- A write that commits just now may have moved the row: unless it changed the document, no mark of its own follows.
+    -- Also what was not written, because a write that commits just now has moved the row. If that write changed nothing, no event of it marks it.
     array(
       select g.from_id from given g where not g.is_plain
       union

@@ -128,7 +128,7 @@ export class Finisher {
     })
   }
 
-  /** Polls for due batches until none is open. A watch needs a slot, and items that hang may have all of them. */
+  /** Polls for due batches until none is open. A watch is a job and needs a slot, and items that hang may occupy every slot. */
   poll(registry: Registry): void {
     if (!this.#isPolling) void this.#pollWhileOpen(registry)
   }
@@ -162,7 +162,7 @@ export class Finisher {
     return rows.length > 0
   }
 
-  /** Its end does the same, and may wait for a slot that these items have. */
+  /** Cancels the jobs of an ended batch. The job of its end does the same, but may wait for a slot that these items occupy. */
   async #abortItems({ pool }: Registry, { tenant, batch: id }: BatchRef): Promise<void> {
     for (let after: number | null = 0; after !== null; ) {
       const [row]: { last: number | null }[] = await pool.run(clearStatement, { tenant, id, after, step: null })

@@ -26,7 +26,7 @@ export function keyValue(given: unknown): { readonly value: KeyValue } | { reado
   return { value }
 }
 
-/** Of type and scalars. JSON separates the parts, so no value can run into the next. `known`: those of the same call. */
+/** The hash of a type and its scalars. JSON separates the parts, so no value can run into the next. `known`: hashes that this call has made. */
 export function ownHash(type: string, scalars: Key, known = new Map<string, Buffer>()): Buffer {
   const names = Object.keys(scalars).sort()
   const text = JSON.stringify([type, names.map((name) => [name, scalars[name]])])

@@ -23,6 +23,7 @@ import type {
   ListDocumentsOptions,
   Outcome,
   Referrers,
+  ReferrersOptions,
   VerifyOptions,
   VerifyReport,
   WriteOptions,
@@ -110,10 +111,10 @@ export class Documents {
     return page as Page<Document<Body>>
   }
 
-  /** The documents that refer to one: as long as there are any, it cannot be deleted. Counts up to 10,000 references. */
-  async referrers(type: DocumentType | string, uuid: string, options: InTx & { limit?: number } = {}): Promise<Referrers> {
-    const { tx, limit } = resolve('documents.referrers', referrersTable, options)
-    return listReferrers(this.#reading(tx), this.#registry.typeOf('referrers', type), uuid, limit)
+  /** A page of the documents that refer to one: as long as there are any, it cannot be deleted. Counts up to 10,000 references. */
+  async referrers(type: DocumentType | string, uuid: string, options: ReferrersOptions = {}): Promise<Referrers> {
+    const given = resolve('documents.referrers', referrersTable, options)
+    return listReferrers(this.#reading(given.tx), this.#registry.typeOf('referrers', type), uuid, given)
   }
 
   /** How many documents a rename would reach, by level and type. Counts up to 100,000. */

@@ -225,7 +225,7 @@ class Compiler {
     return { type: identity.type, scalars, references, names }
   }
 
-  /** Rules, and which leaves of which types they pass through. */
+  /** Gives each type its rules, and notes in every type on the way which of its fields a rule depends on. */
   bind(): Model {
     const chains = new Map<string, readonly string[]>()
     for (const name of this.#types.keys()) this.#longestChain(name, [], chains)
@@ -309,7 +309,7 @@ class Compiler {
     return via[0] === undefined ? type : this.#ownerOf(via[0].reference.type, via[0].field)
   }
 
-  /** The references of the identity that bring this field; none: the type holds it itself. */
+  /** The references of the identity whose targets have this field in their keys; none: it is a scalar of the type itself. */
   #via(type: string, field: string): Leaf[] {
     return this.#types.get(type)!.identities[0].references.flatMap((reference) =>
       this.#types

@@ -23,6 +23,7 @@ import type {
   KeyValue,
   ListDocumentsOptions,
   ReferenceOptions,
+  ReferrersOptions,
   SuperOptions,
   VerifyOptions,
   WriteOptions,
@@ -113,7 +114,12 @@ export const listTable = {
   tx: ownTx,
 } satisfies TableOf<ListDocumentsOptions>
 
-export const referrersTable = { limit: limit('The maximum number of references to list.'), tx: ownTx }
+export const referrersTable = {
+  // The path of a reference is in it.
+  after: text({ to: 1000, otherwise: 'the first page', doc: '`next` of the previous page.' }),
+  limit: limit('The maximum number of references to list.'),
+  tx: ownTx,
+} satisfies TableOf<ReferrersOptions>
 
 export const verifyTable = {
   type: typeText('Only documents of this type.'),

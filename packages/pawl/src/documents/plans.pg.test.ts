@@ -149,6 +149,7 @@ test('no call scans a tenant or a type without statistics', async () => {
     await documents.list('Session', { limit: 5, where: { sessionName: 'B' }, tx })
     await documents.list('Session', { where: { schoolReference: { schoolId: 4 } }, tx })
     await documents.referrers('School', uuid, { tx })
+    await documents.referrers('School', uuid, { after: '1.schoolReference', tx })
     const { rows } = await tx.query<{ id: string }>("select id from pawl.document where tenant = '' and uuid = $1", [uuid])
     await tx.query("select pawl.refresh_documents('', $1)", [[rows[0]!.id]])
     await tx.query("select pawl.walk_documents('', $1, '{0}', 4000)", [[rows[0]!.id]])
@@ -164,6 +165,27 @@ test('no call scans a tenant or a type without statistics', async () => {
       .map((node) => `${node['Node Type']} ${node['Index Name']} ${node['Index Cond']}: ${text.slice(0, 300)}`),
   )
   expect(new Set(wrong)).toEqual(new Set())
+})
+
+test('a page of referrers reads no other documents, with statistics too', async () => {
+  const own = await createDatabase()
+  onTestFinished(() => own.drop())
+  const { documents } = own.pawl()
+  defineSchools(documents)
+  const { uuid } = await documents.post('School', { schoolId: 1 })
+  await own.query(
+    `with new as (insert into pawl.document (id, type, receipt, content, keys, body)
+       select nextval('pawl.document_id'), 'Session', 1, '', '{}', '{}' from generate_series(1, 20000) n returning id)
+     insert into pawl.document_ref (from_id, path, to_id, type, in_key) select n.id, '{schoolReference}', d.id, 'School', false
+       from new n, pawl.document d where d.uuid = $1`,
+    [uuid],
+  )
+  await own.query('analyze pawl.document, pawl.document_ref')
+  const tx = await own.pool.connect()
+  await tx.query('begin')
+  const plans = await plansOf(tx, () => documents.referrers('School', uuid, { tx }))
+  const read = plans.flatMap(({ nodes }) => nodes).filter((node) => node['Index Name'] === 'document_pkey')
+  expect(read.map((node) => node['Index Cond'])).toEqual([expect.stringMatching(/\bid = /)])
 })
 
 test('a get by key looks for its documents once', async () => {

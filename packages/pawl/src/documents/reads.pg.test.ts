@@ -158,13 +158,19 @@ test('[G2] reads refuse keys, paths and pages that cannot be', async () => {
   )
   const missing = '00000000-0000-4000-8000-000000000000'
   await expect(documents.referrers('Session', missing)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  await expect(documents.referrers('Session', missing, { after: 'x.a' })).rejects.toMatchObject(refused(/after must be/))
   await expect(documents.dependents('Session', missing)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
 })
 
 test('[D10] referrers and dependents count what a delete or a rename meets', async () => {
   const { db, documents, schoolId, sectionId } = await create()
   const bossId = await plant(db, 'Employee', { employeeId: 1, manager: 1 })
-  expect(await documents.referrers('Employee', await uuidOf(db, bossId))).toEqual({ count: 0, isComplete: true, items: [] })
+  expect(await documents.referrers('Employee', await uuidOf(db, bossId))).toEqual({
+    count: 0,
+    isComplete: true,
+    items: [],
+    next: null,
+  })
   const uuid = await uuidOf(db, schoolId)
   await plant(db, 'Period', { period: 'p', schoolReference: { schoolId: 1 } })
   await plant(db, 'Section', { ...section('t', 'c', 'A'), periods: [{ periodReference: { period: 'p', schoolId: 1 } }] })
@@ -172,6 +178,7 @@ test('[D10] referrers and dependents count what a delete or a rename meets', asy
     count: 2,
     isComplete: true,
     items: [{ type: 'Session', uuid: expect.any(String), path: 'schoolReference' }],
+    next: expect.any(String),
   })
   // The second section has the school by its offering and by its period; it counts at the first level that reaches it.
   expect(await documents.dependents('School', uuid)).toEqual({
@@ -185,6 +192,28 @@ test('[D10] referrers and dependents count what a delete or a rename meets', asy
     isComplete: true,
   })
   expect(await documents.dependents('Section', await uuidOf(db, sectionId))).toEqual({ levels: [], isComplete: true })
+})
+
+test('[D10] pages of referrers list every reference once, also within one document', async () => {
+  const { db, documents } = await create()
+  const periodReference = { period: 'p', schoolId: 1 }
+  const periodId = await plant(db, 'Period', { period: 'p', schoolReference: { schoolId: 1 } })
+  for (const name of ['t', 'u'])
+    await plant(db, 'Section', { ...section(name, 'c', 'A'), periods: Array.from({ length: 3 }, () => ({ periodReference })) })
+  const uuid = await uuidOf(db, periodId)
+  const { items, ...all } = await documents.referrers('Period', uuid)
+  expect(items).toHaveLength(6)
+  expect(all).toEqual({ count: 6, isComplete: true, next: null })
+  for (const limit of [1, 2, 3, 4, 6]) {
+    const paged: unknown[] = []
+    for (let next: string | null | undefined; next !== null; ) {
+      const page = await documents.referrers('Period', uuid, { limit, ...(next === undefined ? {} : { after: next }) })
+      expect(page).toMatchObject({ count: 6, isComplete: true })
+      paged.push(...page.items)
+      next = page.next
+    }
+    expect(paged).toEqual(items)
+  }
 })
 
 test("a read in the caller's transaction sees its writes, another does not", async () => {

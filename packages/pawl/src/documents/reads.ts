@@ -5,13 +5,13 @@ import { dbOf } from '../db/db.ts'
 import { numbersLiteral, type Statement, statement, textsLiteral, type Values } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { type Resolved, refused } from '../kernel/options.ts'
-import type { Page } from '../kernel/pages.ts'
+import { type Page, pageOf } from '../kernel/pages.ts'
 import { read } from '../kernel/retry.ts'
 import { keyValue } from './canonical.ts'
 import { type ReadRow, toDocuments, unreadable } from './fill.ts'
 import { type Model, type ModelType, pathPattern, type Reference } from './model.ts'
 import { Nodes } from './nodes.ts'
-import type { listTable } from './options.ts'
+import type { listTable, referrersTable } from './options.ts'
 import type { Registry } from './registry.ts'
 import type { Dependents, Document, DocumentTypeDescription, Key, KeyValue, Referrer, Referrers } from './types.ts'
 
@@ -63,16 +63,33 @@ export async function listDocuments(
   return { items: toDocuments(model, rows).slice(0, limit), next: ids.length > limit ? ids[limit - 1]! : null }
 }
 
-export async function listReferrers(reading: Reading, type: ModelType, uuid: string, limit: number): Promise<Referrers> {
-  const values = { ...target(reading, 'referrers', type, uuid), count_max: referrersMax, limit }
+/** One reference as the statement lists it; from: the id of its document. */
+type ReferrerRow = readonly [type: string, uuid: string, path: readonly string[], from: string]
+
+export async function listReferrers(
+  reading: Reading,
+  type: ModelType,
+  uuid: string,
+  { after, limit }: Resolved<typeof referrersTable>,
+): Promise<Referrers> {
+  const page = { ...afterReference(after), count_max: referrersMax, limit: limit + 1 }
+  const values = { ...target(reading, 'referrers', type, uuid), ...page }
   const rows = await rowsOf<{ count: number; items: string | null }>(reading, referrersStatement, values)
   const { count, items } = found(rows, type, uuid)
-  const listed = items === null ? [] : (JSON.parse(items) as readonly (readonly [string, string, readonly string[]])[])
+  const listed = items === null ? [] : (JSON.parse(items) as readonly ReferrerRow[])
+  const { items: shown, next } = pageOf(listed, limit, ([, , path, from]) => [from, ...path].join('.'))
   return {
     count: Math.min(count, referrersMax),
     isComplete: count <= referrersMax,
-    items: listed.map(([type, uuid, path]): Referrer => ({ type, uuid, path: path.join('.') })),
+    items: shown.map(([type, uuid, path]): Referrer => ({ type, uuid, path: path.join('.') })),
+    next,
   }
+}
+
+/** The id of a document and the path of its reference, whose names have no dots. */
+function afterReference(after: string | undefined): Values {
+  const [id, ...path] = after?.split('.') ?? []
+  return { after_id: checkAfter('referrers', id), after_path: textsLiteral(path) }
 }
 
 export async function countDependents(reading: Reading, type: ModelType, uuid: string): Promise<Dependents> {

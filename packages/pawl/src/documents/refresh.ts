@@ -33,7 +33,7 @@ export const refreshOptions: StateProjectionOptions = {
   tuning: { batchMax: entitiesMax },
 }
 
-/** What a refresh has stored needs no other; what it leads to, it marks itself. */
+/** None for what a refresh has stored: it marks by itself whatever must follow. */
 export function entitiesOf({ tenant, type, data, headers }: LogEvent): readonly string[] {
   const { id } = headers
   if (typeof id !== 'string' || (data as { cause?: unknown } | null)?.cause === 'cascade') return []

@@ -2,6 +2,7 @@
 
 import type { StandardSchema } from '../jobs/types.ts'
 import type { InTx } from '../kernel/options.ts'
+import type { Page } from '../kernel/pages.ts'
 
 /** A part of a key: it has no parts itself. */
 export type KeyValue = string | number | boolean
@@ -105,6 +106,13 @@ export interface ListDocumentsOptions extends InTx {
   readonly limit?: number
 }
 
+export interface ReferrersOptions extends InTx {
+  /** `next` of the previous page. Default: the first page. */
+  readonly after?: string
+  /** The maximum number of references to list. Default 100. */
+  readonly limit?: number
+}
+
 /** A document that refers to another, and where. */
 export interface Referrer {
   readonly type: string
@@ -112,11 +120,11 @@ export interface Referrer {
   readonly path: string
 }
 
-export interface Referrers {
+/** A page of them, and the count of all. */
+export interface Referrers extends Page<Referrer> {
   readonly count: number
   /** false: there are more than `count`. */
   readonly isComplete: boolean
-  readonly items: readonly Referrer[]
 }
 
 /** What a rename reaches: documents whose bodies or keys have the key of this one in them. */

@@ -54,7 +54,7 @@ export interface Found {
 export interface Ready extends Found {
   readonly draft: Draft
   readonly nodes: Nodes
-  /** Of the references of each identity, and the ids that its hash is made of. */
+  /** Each key that it will answer to; `refs`: the ids of the documents that the key refers to. */
   readonly identities: readonly {
     readonly type: string
     readonly hash: string

@@ -152,7 +152,7 @@ export class RunContext implements JobContext {
     this.#isKept = isKept
   }
 
-  // Handlers take these apart, so each is returned bound; most use none.
+  // Handlers destructure their context, so each of these works without `this`. Made when asked for: most handlers use none.
   get touch(): JobContext['touch'] {
     return (progress) => caught(this.#touch(progress))
   }

@@ -43,7 +43,10 @@ export interface Ending {
   readonly isStandIn?: true
 }
 
-/** 'settled', 'snoozed': its own transaction did it. 'late': it had an end before, or its fence is not ours. 'stopped': that, and it wrote nothing. */
+/**
+ * 'settled', 'snoozed': the handler's own transaction stored it. 'late': the attempt had an end before, or its fence is not ours any more. 'stopped':
+ * the same, and the handler wrote nothing.
+ */
 export type RunEnd = Ending | 'settled' | 'snoozed' | 'late' | 'stopped'
 
 export function failed(

@@ -40,7 +40,7 @@ export function maintenance({ database, signal, watch, keepDays, loop }: Mainten
           { name: 'new days', work: () => extendPartitions(connection) },
         ]),
   ]
-  /** Repeated with each round: the alert of one that fails every quarter of an hour would come after half an hour, and be over in between. */
+  /** Tried again in each round, not every quarter of an hour: their alert would come late, and end between two tries. */
   const failing = new Set<Chore>()
   let rounds = 0
   const round = async (): Promise<number> => {

@@ -31,7 +31,7 @@ const settlePatienceMs = 5000
 const lastWordsMs = 2000
 /** How many jobs a log line names. */
 const namedMax = 10
-/** The part of lastWordsMs in which they wait for a claim in progress. */
+/** How much of lastWordsMs is spent waiting for a claim in progress. */
 const lastClaimMs = 1000
 
 /** What a stop has done to jobs. */

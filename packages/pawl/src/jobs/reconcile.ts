@@ -43,7 +43,7 @@ function keyOf({ tenant, id, fence }: JobKey): string {
   return `${id} ${fence} ${tenant}`
 }
 
-/** Of one attempt, after a commit without an answer or a refused fence. Tries until the database answers. */
+/** What became of one attempt's job, after a commit without an answer or a refused fence. Asks up to `askedMax` times for an answer. */
 export async function fateOf(attempt: Attempt): Promise<'held' | 'done' | 'lost'> {
   const { process } = attempt.runtime
   for (let tried = 1; ; tried++) {
@@ -73,7 +73,7 @@ export function reconciler({ process, everyMs, slots, outcomes, signal, loop }: 
     const held = slots.heldJobs()
     const gone = held.length === 0 ? [] : await goneOf(process.engine, held)
     for (const { held: attempt, outcome, reason } of gone) {
-      // A job that its own transaction settled is gone too, and its handler may still be about to return.
+      // Settled by its handler's own transaction: gone too, but not lost. The handler may still be about to return.
       if (outcome === 'done') continue
       const isCancelled = outcome === 'cancelled'
       const why = isCancelled

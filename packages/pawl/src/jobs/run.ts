@@ -204,7 +204,9 @@ export function warnLate({ named, attempt, runtime }: Attempt): void {
   )
 }
 
-/** A fence was refused: that of our own earlier commit whose answer was lost, that of another job, or this one's, which is lost only if its row is gone. */
+/**
+ * A fence was refused. 'done': our own commit came before, and its answer was lost. 'held': the fence was another job's. Otherwise this job is lost.
+ */
 async function fencedEnd(attempt: Attempt, error: unknown): Promise<RunEnd> {
   const fate = await fateOf(attempt)
   if (fate === 'done') return 'settled'

@@ -70,7 +70,7 @@ export class Settler {
     return this.#ends.size
   }
 
-  /** Those of them that are about to be stored: not the locked and the refused ones, which may wait for long. */
+  /** How many ends are about to be stored: not those set aside, locked or refused, which may wait for long. */
   get pending(): number {
     let count = this.#ends.size
     for (const lane of this.#lanes.values()) count -= lane.aside.size
@@ -185,7 +185,7 @@ class SettleLane {
     }
   }
 
-  /** What was set aside is asked for again and again, less often each time. A newcomer is looked at once: most of its batch is free. */
+  /** Tries what was set aside again, less often each time. What is newly set aside is tried at once: most of its batch is not locked. */
   async #loopAside(): Promise<void> {
     const loop = this.#options.process.loop('settle-aside')
     for (let tried = 0; !this.#gaveUp.signal.aborted; ) {

@@ -167,7 +167,7 @@ export class Applier {
   /** Replays the next event of every key that is to be replayed. 'refused': the cursor is to be reloaded. */
   async replay(): Promise<'replayed' | 'nothing' | 'refused'> {
     if (!this.hasParked || monotonicMs() < this.#replayAtMs) return 'nothing'
-    // Before the poll: a notification during it causes the next one.
+    // Set before the poll: a notification that comes during it sets this to 0, so the next call polls again.
     this.#replayAtMs = monotonicMs() + this.#host.idlePollMs
     let hasReplayed = false
     for (const next of await nextUnparking(this.#host, this.#cursor)) {

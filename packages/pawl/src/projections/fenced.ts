@@ -122,7 +122,7 @@ async function refused(host: Host, cursor: HeldCursor): Promise<FencedEnd> {
 }
 
 async function endOf(host: Host, cursor: HeldCursor, error: unknown): Promise<FencedEnd> {
-  // Of this cursor, by its own row; another's that a handler lets through is its failure.
+  // This cursor's lease. One of something else, which a handler did not catch, is the handler's failure.
   if (isPawlError(error, 'PAWL_LEASE_LOST') && isOwn(error)) throw error
   // A refused write is evidence, also if the process heard before the answer that its lease has ended.
   if (error instanceof NotHeld) return refused(host, cursor)

@@ -217,7 +217,7 @@ export class Holds {
   async #ended(cursor: HeldCursor, error: unknown): Promise<void> {
     const host = this.#host
     const { name, generation } = cursor.definition
-    // Nothing of its handler is left: the fence is still ours, and the cursor is for others.
+    // The grace of a stop is over and nothing of its handler is left. The fence is still ours, so the cursor is given to others.
     if (isPawlError(error, 'PAWL_STOPPED')) return this.#release(cursor).catch((reason: unknown) => host.trouble(reason))
     if (!isPawlError(error, 'PAWL_LEASE_LOST')) {
       // Its fence is forgotten with the hold, so the next poll takes the cursor again, or leaves it to another process.

@@ -212,7 +212,7 @@ export class Host {
     return this.#process.isListening ? this.#pollMs : Math.min(this.#pollMs, deafPollMs)
   }
 
-  /** How often an idle cursor asks whether an operator has moved it; a notification comes too. */
+  /** How often an idle cursor asks whether an operator has moved it, in case the notification was lost. */
   get idlePollMs(): number {
     return Math.max(1, this.cursors) * idleCursorPolls * this.pollMs
   }

@@ -51,13 +51,13 @@ from pawl.read_documents(:tenant::text, array(
 )) r
 
 -- name: referrers
--- Counts the references to a document, not its own, and lists the first of them.
+-- Counts the references to a document, not its own, and lists a page of them: those after a reference, by the id of its document and its path.
 -- Locks: none.
 -- Plan: document_uuid, document_ref_to, document_pkey.
 -- One row: the count, at most one more than count_max, and the list as JSON, null if it is empty. No row: there is no such document.
 select c.count,
   (
-    select json_agg(json_build_array(l.type, l.uuid, l.path) order by l.from_id, l.path)
+    select json_agg(json_build_array(l.type, l.uuid, l.path, l.from_id::text) order by l.from_id, l.path)
     from (
       select d.type, d.uuid, r.path, r.from_id
       from pawl.document_ref r
@@ -66,11 +66,15 @@ select c.count,
         from pawl.document d
         where d.tenant = :tenant::text
           and d.id = r.from_id
+        -- A join of the two in the order of ids would read the documents of the tenant from the first.
+        offset 0
       ) d
       where r.tenant = :tenant::text
         and r.to_id = t.id
         and r.from_id <> t.id
-      order by r.from_id
+        and r.from_id >= :after_id::bigint
+        and (r.from_id > :after_id::bigint or r.path > :after_path::text[])
+      order by r.from_id, r.path
       limit :limit::integer
     ) l
   )::text as items

@@ -5,7 +5,7 @@ import { type Leaf, type Model, type ModelType, pathPattern } from '../model.ts'
 import type { Nodes } from '../nodes.ts'
 import { type Draft, type Link, refusedBody } from './draft.ts'
 
-/** Whether its writes hold all nodes of their keys: a rule of its own, or of a type that refers to it, depends on them. */
+/** Whether its writes must hold every document of their keys: a rule of its own, or of a type that refers to it, depends on these. */
 export function isBound({ rules, bound }: ModelType): boolean {
   return rules.length > 0 || bound.size > 0
 }

@@ -149,7 +149,7 @@ export class ClaimLoop {
       return
     }
     await this.#reconcile(worker)
-    // What ended while the claim was in progress may have left follow-up jobs that it could not see: idle is only who was empty before.
+    // Asked before the claim: a job that ends during it may leave follow-up jobs that the claim cannot see, so only a worker that was empty before is idle.
     const wasEmpty = heldBy(this.#options) === 0 && !this.#options.runtime.outcomes.hasFollowing
     // A caller that begins to wait from here on may have enqueued a job that this claim cannot see: the next claim answers it.
     const waiters = [...this.#idleWaiters]
@@ -243,7 +243,7 @@ export class ClaimLoop {
   #roomOf({ limited }: Group): number {
     if (limited === undefined) return this.#room()
     const ofKind = this.#options.slots.roomOf(limited)
-    // What never waits here starts before what does: a full buffer leaves it its room.
+    // Jobs of a kind that allows one crash get free slots only, and never wait in the buffer: a full buffer takes no room from them.
     if (limited.crashes === 1) return this.#options.settler.isFull ? 0 : ofKind
     return Math.min(this.#room(), ofKind)
   }

@@ -27,7 +27,7 @@ export function heldBy({ settler, slots }: Pick<ClaimLoopOptions, 'settler' | 's
 export class Suspects {
   readonly #options: ClaimLoopOptions
   readonly #alone: DecidingRuns
-  /** Some may have become ready since the last claim of suspects. */
+  /** Whether suspects may have become ready since they were last claimed. */
   #areNews = true
   /** What the last claim left waiting. 'unfit': slots were free, and none of them may run there. */
   #left: 'none' | 'some' | 'unfit' = 'none'
@@ -175,7 +175,7 @@ class DecidingRuns {
     }
   }
 
-  /** Jobs end first, so that cursors wait only for the run itself. */
+  /** Asks cursors to stop only when no job is left here, so that they wait for nothing but the deciding run. */
   #isAlone(): boolean {
     if (heldBy(this.#options) > 0) return false
     this.#ask ??= solitude.ask(() => this.#options.changed.fire())

@@ -46,7 +46,7 @@ where j.ctid = any (array(select p.ctid from picked p))
 returning j.tenant, j.id, j.fence, j.queue, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
   j.headers::text as headers,
   case when isfinite(j.due) then date_part('epoch', j.due) * 1000000 end as due_us,
-  -- One probe for all rows. A claim that finds something need not be followed by claim-suspect.
+  -- Asked once, not for each row. It saves a claim-suspect after each claim that finds jobs.
   (select exists (select from pawl.job s where s.queue = any (:queues::text[]) and s.suspect and s.state = 'ready')) as are_suspects_ready
 
 -- name: claim-suspect
@@ -562,8 +562,8 @@ from changed o
 -- name: excuse
 -- Excuses the crashes that were counted when this incarnation was closed as dead: its process lives, and was only cut off from the database. One
 -- that was silent for a whole lease is not excused: what froze it may be the job. Each recorded attempt is 'interrupted' from then on, so that
--- none is excused twice. Holder and state stay as they are; a job that the crash made
--- dead stays dead, because its death was reported, and its error says that the process lives.
+-- none is excused twice. Holder and state stay as they are; a job that the crash made dead stays dead, because its death was reported, and its
+-- error says that the process lives.
 -- Locks: the job rows, SKIP LOCKED, then those attempts.
 -- Plan: pawl.worker by primary key, job_attempt_job, job_pkey, job_held, job_suspect.
 -- Rows: the jobs to be asked for again: not taken over yet, or locked; and those that a claim brought whose answer was lost, which the process

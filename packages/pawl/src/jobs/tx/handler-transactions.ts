@@ -21,7 +21,7 @@ export const levelSql = (level: 'durable' | 'replicated'): string => `select paw
 
 interface Watched {
   askedMs: number
-  /** How often in a row the server did not say that it is at work. */
+  /** How many answers in a row did not say that the server runs a statement of this transaction. */
   doubts: number
 }
 

@@ -41,8 +41,9 @@ const statements = {
 /** A hold expires, so that a caller that dies does not stop the live generation forever. */
 const holdMs = 60_000
 const pollMs = 25
-/** Shorter than any statement may take: who waits for longer begins again. */
+/** How long a lock is waited for: less than a statement may take. Then the transaction begins again. */
 const patience = "set local lock_timeout = '2s'"
+/** How long it begins again, before the caller is told who holds the lock. */
 const patienceMs = 30_000
 
 interface Shard {
@@ -125,7 +126,7 @@ async function assertMovable(runs: Db, table: string): Promise<void> {
   )
 }
 
-/** The live generation and this one, of which the definition has the tables. */
+/** The live generation and another one; `definition` names the tables of both. */
 export interface Pair {
   readonly target: Target
   readonly definition: Defined
@@ -231,7 +232,7 @@ async function makeLive(tx: Transaction, { target, definition, generation }: Pai
   await tx.run(statements.switchProjection, { ...target, generation })
 }
 
-/** What belongs to the table that readers know goes with the name. */
+/** Gives the name that readers use to the table of another generation, with all that belongs to the table that had it. */
 async function exchangeTables(tx: Transaction, name: string, live: number, generation: number): Promise<void> {
   const [known, old, other] = [tableOf(name, live, true), tableOf(name, live, false), tableOf(name, generation, false)]
   const { table } = parseTable(name)

@@ -47,7 +47,7 @@ export class Acks {
     for (const event of events) this.#known.push(placeOf(event))
     // Not at every page, so that it costs little for each event.
     if (this.#known.length > 3 * this.#open.size + 16) this.#thinOut()
-    // Positions that are none of ours are not worth a write each; `pass` moves over them now and then.
+    // A page without an event of ours is not worth a write; `pass` moves the position over such pages now and then.
     if (events.length > 0) this.version++
     this.lookedTo = lookedTo
     return fresh
@@ -90,7 +90,7 @@ export class Acks {
     return { place, done: `{${ranges.join(',')}}` }
   }
 
-  /** Of finished events only the last before an open one, and the last of all, can become the place. */
+  /** Keeps what can still become the place: open events, the event before each of them, the first and the last. */
   #thinOut(): void {
     const isOpen = (place: Place | undefined) => place === undefined || this.#open.has(place.position)
     this.#known = this.#known.filter((place, n) => n === 0 || isOpen(place) || isOpen(this.#known[n + 1]))

@@ -525,8 +525,8 @@ where c.tenant = :tenant::text
 returning c.shard
 
 -- name: resume
--- Lets a projection or sink go on that was paused, stale or latched, from where a person says, or from its place. After a latch that is taken
--- as it is now: never beyond the log's end, and whatever event is there.
+-- Lets a projection or sink go on that was paused, stale or latched, from where a person says, or from its place. After a latch the
+-- place is one in the log as it is now: never beyond its end, whatever event is there.
 -- Locks: its cursors' rows, which the transaction holds, and those of their positions.
 -- Plan: cursor_pkey, cursor_position_pkey.
 -- No row: it does not exist, or runs already.

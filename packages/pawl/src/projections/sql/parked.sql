@@ -161,7 +161,7 @@ where e.tenant = :tenant::text
 returning e.position
 
 -- name: try-parked
--- Notes that the next event of a parked key is about to be replayed, and counts the one before who died at it.
+-- Notes that the next event of a parked key is about to be replayed. If the process that tried it before has died, that is one crash more.
 -- Locks: the key's row.
 -- Plan: by an index of each table. With rows in them: parked_key_pkey, cursor_pkey, worker_pkey.
 -- No row: lost, or no longer to be replayed; the write that follows tells.

@@ -14,7 +14,7 @@ order by d.name, column_name
 
 -- name: table-belongings
 -- What belongs to a table and `create table like` does not copy, as the statements that give it to another table: owner, options, privileges, row
--- security, policies, triggers and foreign keys. Triggers and foreign keys move: the old generation is written on in silence. Both tables are
+-- security, policies, triggers and foreign keys. Triggers and foreign keys are moved, not copied: writes of the old generation go on, and must fire and check nothing. Both tables are
 -- named as they are now; the statements name the new one :name and the old one :old, as they are when the statements run.
 -- Locks: none.
 -- Plan: the catalogue.

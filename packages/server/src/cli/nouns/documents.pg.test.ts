@@ -100,6 +100,20 @@ test('[D10] delete of a referenced document names the way to its referrers', asy
   })
 })
 
+test('referrers lists the next page after the last of one', async () => {
+  await json('post', 'Session', '{"sessionName": "Spring", "schoolReference": {"schoolId": 1}}')
+  const first = await documents('referrers', 'School', school.uuid, '--limit', '1')
+  const next = /^2 references\nThere are more: --after (\S+)\n$/.exec(first.stderr)![1]!
+  expect(await documents('referrers', 'School', school.uuid, '--limit', '1', '--after', next)).toMatchObject({
+    stdout: expect.not.stringContaining(fall.uuid),
+    stderr: '2 references\n',
+  })
+  expect(await json('referrers', 'School', school.uuid, '--after', next)).toMatchObject({
+    items: [{ type: 'Session' }],
+    next: null,
+  })
+})
+
 test('verify exits with 6 where a key, reference or body differs', async () => {
   await json('post', 'Section', section('A'))
   await startRunner(pawl)

@@ -119,10 +119,12 @@ const referrers = command({
   summary: 'List what refers to a document: as long as there is any, it cannot be deleted.',
   examples: ['pawl documents referrers School 0f6e1c9a-5d1f-4a8e-9a41-6f2f3a7a6d11'],
   args: [typeArg, uuidArg],
-  flags: { limit: pageFlags.limit },
+  flags: pageFlags,
   run: async (context, type: string, uuid: string) => {
-    const found = await withDocuments(context, (all) => all.referrers(type, uuid, { limit: context.flags.limit }))
-    const say = [`${found.isComplete ? '' : 'more than '}${counted(found.count, 'reference')}`]
+    const { limit, after } = context.flags
+    const found = await withDocuments(context, (all) => all.referrers(type, uuid, { limit, ...given({ after }) }))
+    const more = found.next === null ? [] : [`There are more: --after ${found.next}`]
+    const say = [`${found.isComplete ? '' : 'more than '}${counted(found.count, 'reference')}`, ...more]
     return { json: found, lines: found.items, show: (terminal) => terminal.table(referrerColumns, found.items), say }
   },
 })
