@@ -2,7 +2,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Config } from './config.ts'
-import { PawlError, shown } from './errors.ts'
+import { caught, PawlError, shown } from './errors.ts'
 import { type DefinedKind, hasHandler, kindDefaults } from './jobs/kinds.ts'
 import { maintenance } from './jobs/maintenance.ts'
 import { noCounts } from './jobs/outcomes.ts'
@@ -134,7 +134,7 @@ export class Worker {
     this.#grace.end()
     const report = { ...(this.#jobs?.report() ?? nothingStopped), aborted: this.#cursors?.aborted ?? [] }
     this.#workers.delete(this)
-    const ended = this.#process.end()
+    const ended = caught(this.#process.end())
     if (report.stillRunning.length === 0) await ended
     return report
   }

@@ -385,6 +385,36 @@ test.each(['log', 'sink'] as const)('[O12] a %s cursor whose event is missing la
   expect(got).toEqual([1, 2, 3])
 })
 
+test.each(['log', 'sink'] as const)('[O13] retention during the check of a %s cursor latches nothing', async (kind) => {
+  const db = await createLog(seenSql)
+  const pawl = db.pawl()
+  const each = () => undefined
+  if (kind === 'log') pawl.projections.define('p', { each })
+  else pawl.projections.sink('p', { handle: each })
+  await append(db, { key: 'a' }, { key: 'b' })
+  const runner = await startRunner(pawl)
+  await caughtUp(db, 'p')
+  await runner.stop()
+  const retention = await db.pool.connect()
+  onTestFinished(() => retention.release())
+  // The check has read how far events were removed, and waits to read the event at its position.
+  await retention.query('begin; lock table pawl.log_page')
+  await startRunner(pawl)
+  await until('the check waits', async () => {
+    const waiting = await db.query(
+      "select from pg_stat_activity where datname = current_database() and application_name = 'pawl engine' and wait_event_type = 'Lock'",
+    )
+    return waiting.length === 1
+  })
+  await retention.query('update pawl.sequencer set removed_until = 2; delete from pawl.event; commit')
+  await append(db, { key: 'c' })
+  await until('it continues or is latched', async () => {
+    const { position, state } = await cursorOf(db, 'p')
+    return position === 3 || state !== 'running'
+  })
+  expect(await cursorOf(db, 'p')).toMatchObject({ position: 3, state: 'running', reason: null })
+})
+
 test('a runner whose start failed starts at the next call', async () => {
   const db = await createLog(seenSql)
   const proxy = await FaultProxy.start(db.url)

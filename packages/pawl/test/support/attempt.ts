@@ -42,5 +42,5 @@ export function observed(given: Partial<Runtime> = {}): Observed {
 
 export function attemptOf(kind: DefinedKind, runtime: Runtime = observed(), id = '1', isSuspect = false): Attempt {
   const row = { tenant: '', id, fence: '1', queue: 'default', kind: kind.name, payload: '{}', payload_version: 1, attempt: 2 }
-  return new Attempt({ ...row, max_attempts: 5, crashes: 1, headers: null, due_us: 0 }, kind, runtime, 1, isSuspect)
+  return new Attempt({ ...row, max_attempts: 5, crashes: 1, headers: null, due_us: '0' }, kind, runtime, 1, isSuspect)
 }

@@ -30,7 +30,7 @@ let lastId = 0
 function row(): ClaimedRow {
   const id = String(++lastId)
   const given = { tenant: '', id, fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1, max_attempts: 5 }
-  return { ...given, crashes: 0, headers: null, due_us: 0, queue: 'default' }
+  return { ...given, crashes: 0, headers: null, due_us: '0', queue: 'default' }
 }
 const rows = (count: number) => Array.from({ length: count }, row)
 

@@ -388,3 +388,18 @@ test('[J1] in any DateStyle a claim is in order of due', async () => {
   await session.close()
   expect(rows.map((row) => row.id)).toEqual([...days].sort().map((day) => ids[day]))
 })
+
+test('[J1] with few extra_float_digits a claim is in order of due', async () => {
+  await db.query(`alter database ${db.name} set extra_float_digits = 0`)
+  const ids = await enqueue(3)
+  // The later their ids, the earlier by a microsecond.
+  for (const [n, id] of ids.entries())
+    await db.query(
+      "update pawl.job set due = timestamptz '2024-01-01 10:00:00.000008Z' - $1 * interval '1 microsecond' where id = $2",
+      [n, id],
+    )
+  const session = new Connection(pawl.config.database, 'test')
+  const { rows } = await new Fetcher(session, 10_000).claim(worker, ['default'], kinds, 10)
+  await session.close()
+  expect(rows.map((row) => row.id)).toEqual([...ids].reverse())
+})

@@ -197,7 +197,7 @@ export class Fetcher {
     if (last === undefined && mark === undefined) return
     const costMs = Math.min(tookMs, mark?.costMs ?? 0)
     this.#marks.set(key, {
-      due: last === undefined ? mark!.due : timeOf(last.due_us),
+      due: last === undefined ? mark!.due : timeOf(dueUs(last)),
       id: last?.id ?? mark!.id,
       fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs, isFull),
       isFull,
@@ -296,11 +296,15 @@ function nextFullScanMs(startedMs: number, costMs: number, isFull: boolean): num
   return startedMs + Math.min(fullScanEveryMsMax, Math.max(leastMs, costMs * fullScanShare))
 }
 
+function dueUs({ due_us }: ClaimedRow): number {
+  return due_us === null ? Number.NEGATIVE_INFINITY : Number(due_us)
+}
+
 /** Microseconds since 1970 as a time that PostgreSQL reads in any DateStyle. */
-function timeOf(us: number | null): string {
-  if (us === null) return beginning.due
-  const ms = Math.floor(Math.round(us) / 1000)
-  return `${new Date(ms).toISOString().slice(0, -1)}${String(Math.round(us) - ms * 1000).padStart(3, '0')}Z`
+function timeOf(us: number): string {
+  if (!Number.isFinite(us)) return beginning.due
+  const ms = Math.floor(us / 1000)
+  return `${new Date(ms).toISOString().slice(0, -1)}${String(us - ms * 1000).padStart(3, '0')}Z`
 }
 
 /** Its approximate size in memory while it waits. */
@@ -309,8 +313,6 @@ export function bytesOf({ payload, headers }: ClaimedRow): number {
 }
 
 function byOrder(a: ClaimedRow, b: ClaimedRow): number {
-  const dueA = a.due_us ?? Number.NEGATIVE_INFINITY
-  const dueB = b.due_us ?? Number.NEGATIVE_INFINITY
-  if (dueA !== dueB) return dueA - dueB
+  if (a.due_us !== b.due_us) return dueUs(a) - dueUs(b)
   return a.id.length - b.id.length || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
 }

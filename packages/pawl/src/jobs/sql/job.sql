@@ -45,7 +45,7 @@ where j.ctid = any (array(select p.ctid from picked p))
   and j.state = 'ready'
 returning j.tenant, j.id, j.fence, j.queue, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
   j.headers::text as headers,
-  case when isfinite(j.due) then date_part('epoch', j.due) * 1000000 end as due_us,
+  case when isfinite(j.due) then (date_part('epoch', j.due) * 1000000)::bigint end as due_us,
   -- Asked once, not for each row. It saves a claim-suspect after each claim that finds jobs.
   (select exists (select from pawl.job s where s.queue = any (:queues::text[]) and s.suspect and s.state = 'ready')) as are_suspects_ready
 
@@ -153,7 +153,7 @@ claimed as (
   where j.ctid = any (array(select p.ctid from picked p))
     and j.state = 'ready'
   returning j.tenant, j.id, j.fence, j.queue, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
-    j.headers::text as headers, case when isfinite(j.due) then date_part('epoch', j.due) * 1000000 end as due_us,
+    j.headers::text as headers, case when isfinite(j.due) then (date_part('epoch', j.due) * 1000000)::bigint end as due_us,
     j.crashes - j.excused >= j.max_crashes - 1 as is_deciding
 ),
 remaining as (

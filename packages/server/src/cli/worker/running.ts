@@ -59,7 +59,8 @@ export class Running {
 
 async function stopWorker(worker: Worker, { graceMs, insisted, say }: Stopping): Promise<StopReport> {
   const stopped = worker.stop({ grace: graceMs, abandon: true })
-  void insisted.then(() => worker.stop({ grace: 0, abandon: true }))
+  // Both calls end alike, and the error of the first is reported below.
+  void insisted.then(() => worker.stop({ grace: 0, abandon: true })).catch(() => undefined)
   const report = await stopped
   if (report.abandonError !== undefined) say(notToldText(report.abandonError))
   if (report.aborted.length > 0) say(`aborted the handlers of ${report.aborted.join(', ')}; another process goes on from there`)
