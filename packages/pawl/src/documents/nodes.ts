@@ -2,7 +2,7 @@
 
 import { numbersLiteral } from '../db/statement.ts'
 import { ownHash } from './canonical.ts'
-import type { Identity, Model, ModelType, Reference } from './model.ts'
+import { calledBy, type Identity, type Model, type ModelType, type Reference } from './model.ts'
 import type { Key, KeyValue } from './types.ts'
 
 export interface Node {
@@ -62,7 +62,7 @@ export class Nodes {
 
 /** The key of a reference's target, as the key of the referring document has it. */
 function targetKey(type: ModelType, reference: Reference, key: Key): Key {
-  return Object.fromEntries(type.key.map((field) => [field, key[reference.names?.[field] ?? field]!]))
+  return Object.fromEntries(type.key.map((field) => [field, key[calledBy(reference.names, field)]!]))
 }
 
 /** The key that an identity of a document has, from the document's own. */
@@ -79,6 +79,6 @@ export function keysOf(type: ModelType, key: Key): Record<string, Key> {
 export function joinKey(identity: Identity, parts: Key, targets: readonly Key[]): Key {
   const key: Record<string, KeyValue> = { ...parts }
   for (const [index, { names }] of identity.references.entries())
-    for (const [field, value] of Object.entries(targets[index]!)) key[names?.[field] ?? field] = value
+    for (const [field, value] of Object.entries(targets[index]!)) key[calledBy(names, field)] = value
   return key
 }

@@ -170,7 +170,7 @@ function filtersOf(model: Model, type: ModelType, where: Readonly<Record<string,
     if (reference === undefined) scalars.push([path, scalarOf(type, path, given)])
     else references.push({ reference, key: referenceKey(model.get(reference.type)!, path, given) })
   }
-  return { body: scalars.length === 0 ? null : JSON.stringify(scalars.reduce(contain, {})), references }
+  return { body: scalars.length === 0 ? null : JSON.stringify(scalars.reduce(contain, emptyObject())), references }
 }
 
 /** A part of the key is stored in its canonical form, any other scalar as it was given. */
@@ -195,13 +195,18 @@ function contain(body: Record<string, unknown>, [path, value]: readonly [string,
     const isMany = part.endsWith('[]')
     const name = isMany ? part.slice(0, -2) : part
     const isLast = index === names.length - 1
-    const inner = isLast ? value : {}
+    const inner = isLast ? value : emptyObject()
     if (at[name] === undefined) at[name] = isMany ? [inner] : inner
     else if (isLast || typeof at[name] !== 'object')
       throw refused('documents.list', `where.${path} is named twice, or as a scalar and as an object`)
     at = (isMany ? (at[name] as unknown[])[0] : at[name]) as Record<string, unknown>
   }
   return body
+}
+
+/** Without a prototype: a path such as '__proto__.a' would write to that of every object. */
+function emptyObject(): Record<string, unknown> {
+  return Object.create(null) as Record<string, unknown>
 }
 
 function referring(model: Model, references: Filters['references']): Values {

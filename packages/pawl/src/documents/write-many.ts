@@ -181,10 +181,11 @@ export async function putAll(writing: Writing, changes: readonly Change[]): Prom
   throw refusals.gaveUp(all[0]!.type, triesMax)
 }
 
-/** Two documents of one call cannot end with one key. */
+/** Two documents of one call cannot end with one key. Where a type ignores changes of keys, it is not the key of the body. */
 function assertDistinct(readies: readonly Ready[]): void {
   const seen = new Map<string, Ready>()
   for (const ready of readies) {
+    if (ready.draft.type.options.keyChange === 'ignore') continue
     for (const { hash, type } of ready.identities) {
       const other = seen.get(hash)
       if (other !== undefined)
