@@ -2,7 +2,8 @@
 // referrer, and calls whose documents bind each other.
 
 import type { Documents } from 'pawl'
-import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest'
+import type pg from 'pg'
+import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
 
 let db: TestDatabase
@@ -44,6 +45,21 @@ function defineTypes(documents: Documents): void {
   })
 }
 
+const session = (name: string, schoolId = 1) => ({ name, school: { schoolId } })
+const offering = (code: string, name: string, schoolId = 1) => ({ code, school: { schoolId }, session: { name, schoolId } })
+
+/** A transaction whose snapshot is taken. */
+async function begin(isolation: string): Promise<pg.PoolClient> {
+  const client = await db.pool.connect()
+  onTestFinished(async () => {
+    await client.query('rollback').catch(() => undefined)
+    client.release()
+  })
+  await client.query(`begin isolation level ${isolation}`)
+  await client.query('select count(*) from pawl.document')
+  return client
+}
+
 test('filters by names of every object filter, and write to no prototype', async () => {
   await documents.post('Maker', { constructor: 'Ferrari' } as object)
   expect((await documents.list('Maker', { where: { constructor: 'Ferrari' } as never })).items).toHaveLength(1)
@@ -70,6 +86,48 @@ test('a reference of the identity is missing with its parent: refused', async ()
   expect(await documents.postMany('Visit', bodies)).toMatchObject([{ ok: false, error: refused }, { ok: true }])
 })
 
+test('[D2] a delete cannot see a younger referrer: it fails as not serializable', async () => {
+  const { uuid } = await documents.post('School', { schoolId: 1 })
+  const tx = await begin('repeatable read')
+  await documents.post('Session', session('Fall'))
+  await expect(documents.delete('School', uuid, { tx })).rejects.toMatchObject({ code: '40001' })
+  await tx.query('rollback')
+  await expect(documents.delete('School', uuid)).rejects.toMatchObject({ code: 'PAWL_REFERENCED' })
+})
+
+test.each(['repeatable read', 'serializable'])('[D4] %s: a re-point that a younger child binds is refused', async (isolation) => {
+  for (const schoolId of [1, 2]) await documents.post('School', { schoolId })
+  const { uuid } = await documents.post('Session', session('Fall'))
+  const tx = await begin(isolation)
+  await documents.post('Offering', offering('math', 'Fall'))
+  await expect(documents.put('Session', uuid, session('Fall', 2), { tx })).rejects.toMatchObject({
+    code: 'PAWL_UNIFIED',
+    message: expect.stringContaining(`a ${isolation.toUpperCase()} transaction cannot see every document that binds it`),
+  })
+  // A rename moves no owner.
+  expect(await documents.put('Session', uuid, session('Autumn'), { tx })).toMatchObject({ isKeyChanged: true })
+  await tx.query('commit')
+  expect((await documents.list('Offering')).items).toMatchObject([{ body: offering('math', 'Autumn') }])
+})
+
+test('[D4] [D7] putAll re-points what another of it comes to refer to: refused', async () => {
+  for (const schoolId of [1, 2]) await documents.post('School', { schoolId })
+  const fall = await documents.post('Session', session('Fall'))
+  await documents.post('Session', session('Spring'))
+  const math = await documents.post('Offering', offering('math', 'Spring'))
+  const changes = [
+    { type: 'Session', uuid: fall.uuid, body: session('Fall', 2) },
+    { type: 'Offering', uuid: math.uuid, body: offering('math', 'Fall') },
+  ]
+  for (const each of [changes, changes.toReversed()])
+    await expect(documents.putAll(each)).rejects.toMatchObject({
+      code: 'PAWL_UNIFIED',
+      details: { uuid: fall.uuid, dependents: [{ type: 'Offering', uuid: math.uuid }] },
+    })
+  expect(await documents.get('Session', fall.uuid)).toMatchObject({ body: session('Fall') })
+  expect((await documents.list('Offering')).items).toMatchObject([{ body: offering('math', 'Spring') }])
+})
+
 test('[D7] putAll with one ignored key for two documents writes the rest', async () => {
   const uuids: string[] = []
   for (const name of ['a', 'b']) uuids.push((await documents.post('Period', { period: name })).uuid)
@@ -79,4 +137,23 @@ test('[D7] putAll with one ignored key for two documents writes the rest', async
     { period: 'a', room: 1 },
     { period: 'b', room: 1 },
   ])
+})
+
+test('[D10] dependents reached twice each: a count that was cut says so', async () => {
+  const { uuid } = await documents.post('School', { schoolId: 1 })
+  await db.query(
+    `with school as (select d.id from pawl.document d where d.tenant = $1),
+     session as (
+       insert into pawl.document (tenant, id, type, receipt, content, keys, body)
+       select $1, nextval('pawl.document_id'), 'Session', 1, '', '{}', '{}' from generate_series(1, 51000)
+       returning id
+     )
+     insert into pawl.document_ref (tenant, from_id, path, to_id, type, in_key)
+     select $1, s.id, r.path, t.id, 'School', r.in_key
+     from school t cross join session s cross join (values ('{school}'::text[], true), ('{other}', false)) r(path, in_key)`,
+    [tenant],
+  )
+  const { levels, isComplete } = await documents.dependents('School', uuid)
+  expect(levels).toMatchObject([{ depth: 1, type: 'Session' }])
+  expect([levels[0]!.count < 51_000, isComplete]).toEqual([true, false])
 })
