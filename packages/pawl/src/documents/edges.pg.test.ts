@@ -139,6 +139,25 @@ test('[D7] putAll with one ignored key for two documents writes the rest', async
   ])
 })
 
+test('[D8] postMany writes a thousand existing documents whose keys are bound', async () => {
+  await documents.post('School', { schoolId: 1 })
+  const numbers = [...Array(1000).keys()]
+  await documents.postMany(
+    'Session',
+    numbers.map((n) => session(`s${n}`)),
+  )
+  await documents.postMany(
+    'Offering',
+    numbers.map((n) => offering(`o${n}`, `s${n}`)),
+  )
+  const outcomes = await documents.postMany(
+    'Offering',
+    numbers.map((n) => ({ ...offering(`o${n}`, `s${n}`), seats: n })),
+  )
+  expect(outcomes.filter((each) => !(each.ok && each.outcome === 'updated'))).toEqual([])
+  expect(outcomes).toHaveLength(1000)
+})
+
 test('[D10] dependents reached twice each: a count that was cut says so', async () => {
   const { uuid } = await documents.post('School', { schoolId: 1 })
   await db.query(

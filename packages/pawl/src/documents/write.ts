@@ -234,11 +234,13 @@ function heldBy(all: readonly Ready[]): { readonly targets: string; readonly nod
     const targets = new Set(all.flatMap(({ to, ids, draft }) => to.filter((id) => id !== null && id !== ids[draft.node])))
     return { targets: numbersLiteral([...targets]), nodes: null }
   }
+  // Those of the other documents of a postMany are not: sent and found for each, a thousand took seconds, or more than a jsonb array may have.
+  const reached = nodes.reached(all.flatMap(({ draft }) => [draft.node, ...draft.links.map(({ node }) => node)]))
   // Its own key may change with this write, and its row is locked by it.
-  const others = ids.map((id, node) => (own.has(node) ? null : id))
+  const others = reached.map((node) => (own.has(node) ? null : ids[node]!))
   const owned = new Set(all.map((ready) => ids[ready.draft.node]))
   const targets = new Set(others.filter((id) => id !== null && !owned.has(id)))
-  return { targets: numbersLiteral([...targets]), nodes: { ...nodes.values, ids: numbersLiteral(others) } }
+  return { targets: numbersLiteral([...targets]), nodes: { ...nodes.valuesOf(reached), ids: numbersLiteral(others) } }
 }
 
 export async function send<T>(writing: Writing, sent: Statement, values: Values): Promise<T> {
