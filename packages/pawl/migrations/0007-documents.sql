@@ -813,6 +813,7 @@ declare
   v_own record;
   v_is_same_key boolean;
   v_receipt bigint := (p ->> 'receipt')::bigint;
+  v_holder jsonb;
   v_by jsonb;
   v_bound jsonb;
 begin
@@ -827,7 +828,13 @@ begin
     from pawl.document d where d.tenant = p_tenant and d.id = (p ->> 'id')::bigint for no key update;
   end if;
   if not found or v_doc.type <> p ->> 'type' then
-    return jsonb_build_object('outcome', case when (p ->> 'is_post')::boolean then 'moved' else 'missing' end);
+    if not (p ->> 'is_post')::boolean then
+      return '{"outcome": "missing"}';
+    end if;
+    -- The key may be that of a document as its superclass.
+    v_holder := pawl.key_holder(p_tenant, 0, p -> 'identities');
+    return jsonb_build_object('outcome', case when v_holder ->> 'type' <> p ->> 'type' and not (v_holder ->> 'is_old')::boolean then 'taken' else 'moved' end,
+      'holder', v_holder);
   elsif exists (select from pawl.document_type t where t.tenant = p_tenant and t.name = v_doc.type and t.shape_hash <> p ->> 'shape') then
     return jsonb_build_object('outcome', 'model');
   end if;

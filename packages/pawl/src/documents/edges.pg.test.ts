@@ -37,6 +37,10 @@ function defineTypes(documents: Documents): void {
   })
   documents.define('Visit', { identity: ['id', 'at.school'], references: { 'at.school': 'School' } })
   documents.define('Period', { identity: ['period'], keyChange: 'ignore' })
+  documents.define('Organization', { identity: ['organizationId'], keyChange: 'cascade' })
+  const parent = { type: 'Organization', as: { agencyId: 'organizationId' } }
+  documents.define('Agency', { identity: ['agencyId'], extends: parent, keyChange: 'cascade', oldKeys: '1d' })
+  documents.define('Note', { identity: ['note'], references: { about: 'Organization' } })
   documents.define('Maker', { identity: ['constructor'] })
   documents.define('Car', { identity: ['number', 'maker'], references: { maker: 'Maker' } })
   documents.define('Race', {
@@ -137,6 +141,27 @@ test('[D7] putAll with one ignored key for two documents writes the rest', async
     { period: 'a', room: 1 },
     { period: 'b', room: 1 },
   ])
+})
+
+test('[D4] a POST of the key that a subclass has is refused with the holder', async () => {
+  const { uuid } = await documents.post('Agency', { agencyId: 1 })
+  const taken = {
+    code: 'PAWL_KEY_TAKEN',
+    details: { type: 'Organization', holder: { type: 'Agency', uuid, key: { agencyId: 1 } } },
+  }
+  await expect(documents.post('Organization', { organizationId: 1 })).rejects.toMatchObject(taken)
+  const outcomes = await documents.postMany('Organization', [{ organizationId: 1 }, { organizationId: 2 }])
+  expect(outcomes).toMatchObject([{ ok: false, error: taken }, { ok: true }])
+})
+
+test('a reference by an old key of a superclass names the new one', async () => {
+  const { uuid } = await documents.post('Agency', { agencyId: 1 })
+  await documents.put('Agency', uuid, { agencyId: 2 })
+  const renamedTo = { organizationId: 2 }
+  await expect(documents.post('Note', { note: 1, about: { organizationId: 1 } })).rejects.toMatchObject({
+    details: { references: [{ path: 'about', type: 'Organization', key: { organizationId: 1 }, renamedTo }] },
+  })
+  expect(await documents.post('Note', { note: 1, about: renamedTo })).toMatchObject({ outcome: 'created' })
 })
 
 test('[D8] postMany writes a thousand existing documents whose keys are bound', async () => {

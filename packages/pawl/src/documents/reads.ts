@@ -130,7 +130,7 @@ function isSameKey(a: Key, b: Key): boolean {
 }
 
 /** A document's key by the names of a superclass. */
-function keyAs(model: Model, { type, key }: Document, as: ModelType): Key {
+export function keyAs(model: Model, { type, key }: Document, as: ModelType): Key {
   const identity = model.get(type)!.identities.find((identity) => identity.type === as.name)
   const { names } = identity ?? unreadable(type, `it has a key as ${as.name}, which this process does not let it extend`)
   return Object.fromEntries(Object.entries(names).map(([own, called]) => [called, key[own]!]))

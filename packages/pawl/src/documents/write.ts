@@ -12,7 +12,7 @@ import { keyHash } from './canonical.ts'
 import { etagOf } from './fill.ts'
 import type { ModelType } from './model.ts'
 import { Nodes } from './nodes.ts'
-import { getDocument } from './reads.ts'
+import { getDocument, keyAs } from './reads.ts'
 import type { Registry } from './registry.ts'
 import { keepTypes, keepTypesAgain, shapeHash } from './stored-types.ts'
 import type { Written } from './types.ts'
@@ -137,8 +137,10 @@ export async function resolve(writing: Writing, draft: Draft, nodes: Nodes, foun
   }
   const renamedTo = await Promise.all(
     ready.missing.slice(0, 10).map(async ({ reference, key }) => {
-      const document = await getDocument(writing, writing.registry.model.get(reference.type)!, key)
-      return document?.byOldKey ? document.key : undefined
+      const { model } = writing.registry
+      const target = model.get(reference.type)!
+      const document = await getDocument(writing, target, key)
+      return document?.byOldKey ? keyAs(model, document, target) : undefined
     }),
   )
   throw refusals.unresolved(draft.type, ready.missing, renamedTo)
