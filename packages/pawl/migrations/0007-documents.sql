@@ -111,7 +111,7 @@ $$;
 -- without an id, whose links are the keys of the documents, of all that they refer to, and of what those are made of: JSON [id, type, parts, refs].
 create function pawl.read_documents(p_tenant text, p_ids bigint[])
 returns table (id text, uuid text, type text, revision integer, created_at text, changed_at text, body text, links text)
-language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+language plpgsql stable set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set plan_cache_mode = force_generic_plan set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off set enable_indexonlyscan = off as $$
 begin
   return query

@@ -2,6 +2,7 @@
 // referrer, and calls whose documents bind each other.
 
 import type { Documents } from 'pawl'
+import { installProbe } from 'pawl/testing'
 import type pg from 'pg'
 import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
@@ -41,6 +42,7 @@ function defineTypes(documents: Documents): void {
   const parent = { type: 'Organization', as: { agencyId: 'organizationId' } }
   documents.define('Agency', { identity: ['agencyId'], extends: parent, keyChange: 'cascade', oldKeys: '1d' })
   documents.define('Note', { identity: ['note'], references: { about: 'Organization' } })
+  documents.define('Survey', { identity: ['survey'], references: { [`${longName}[]`]: 'Organization' } })
   documents.define('Maker', { identity: ['constructor'] })
   documents.define('Car', { identity: ['number', 'maker'], references: { maker: 'Maker' } })
   documents.define('Race', {
@@ -49,6 +51,8 @@ function defineTypes(documents: Documents): void {
   })
 }
 
+/** As long as a path may be, with its []. */
+const longName = 'x'.repeat(498)
 const session = (name: string, schoolId = 1) => ({ name, school: { schoolId } })
 const offering = (code: string, name: string, schoolId = 1) => ({ code, school: { schoolId }, session: { name, schoolId } })
 
@@ -164,6 +168,15 @@ test('a reference by an old key of a superclass names the new one', async () => 
   expect(await documents.post('Note', { note: 1, about: renamedTo })).toMatchObject({ outcome: 'created' })
 })
 
+test("in any DateStyle of the caller's transaction, times are read", async () => {
+  const { uuid } = await documents.post('School', { schoolId: 1 })
+  const { createdAt, changedAt } = (await documents.get('School', uuid))!
+  const tx = await begin('read committed')
+  await tx.query("set local datestyle = 'German, DMY'")
+  expect(await documents.get('School', uuid, { tx })).toMatchObject({ createdAt, changedAt })
+  expect((await documents.list('School', { tx })).items).toMatchObject([{ createdAt, changedAt }])
+})
+
 test('[D8] postMany writes a thousand existing documents whose keys are bound', async () => {
   await documents.post('School', { schoolId: 1 })
   const numbers = [...Array(1000).keys()]
@@ -181,6 +194,19 @@ test('[D8] postMany writes a thousand existing documents whose keys are bound', 
   )
   expect(outcomes.filter((each) => !(each.ok && each.outcome === 'updated'))).toEqual([])
   expect(outcomes).toHaveLength(1000)
+})
+
+test('postMany sends 30,000 references with long paths in two parts', async () => {
+  await documents.post('Organization', { organizationId: 1 })
+  let parts = 0
+  installProbe((name) => {
+    if (name === 'documents.found') parts++
+  })
+  onTestFinished(() => installProbe(undefined))
+  const ids = Array<number>(1000).fill(1)
+  const bodies = Array.from({ length: 30 }, (_, survey) => ({ survey, [longName]: ids }))
+  const outcomes = await documents.postMany('Survey', bodies)
+  expect([parts, outcomes.filter(({ ok }) => ok).length]).toEqual([2, 30])
 })
 
 test('[D10] dependents reached twice each: a count that was cut says so', async () => {

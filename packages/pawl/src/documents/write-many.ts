@@ -52,13 +52,18 @@ export async function postMany(writing: Writing, type: ModelType, bodies: readon
       await outcomeOf(outcomes, index, async () => {
         const draft = draftOf(writing.registry, nodes, type, await checkedBody(type, bodies[index]))
         chunk.set(index, draft)
-        length += draft.body.length
+        length += sentLength(draft)
         return undefined
       })
     }
     if (chunk.size > 0) await postChunk(writing, type, nodes, chunk, outcomes)
   }
   return outcomes
+}
+
+/** Each reference is sent with its path and type, beside the body. */
+function sentLength({ body, links }: Draft): number {
+  return links.reduce((length, { path, reference }) => length + path.join().length + reference.type.length + 100, body.length)
 }
 
 /** New documents in one statement, existing ones in another; what lost a race, or names another of the same chunk, follows one by one. */
