@@ -147,6 +147,17 @@ test('[D7] putAll with one ignored key for two documents writes the rest', async
   ])
 })
 
+test('[D9] ifMatch with the etag of another that had the key is refused', async () => {
+  const first = await documents.post('School', { schoolId: 1, name: 'first' })
+  await documents.put('School', first.uuid, { schoolId: 2, name: 'first' })
+  const second = await documents.post('School', { schoolId: 1, name: 'second' })
+  expect(second.etag).not.toBe(first.etag)
+  expect((await documents.get('School', { schoolId: 1 }))!.etag).toBe(second.etag)
+  const write = documents.post('School', { schoolId: 1, name: 'third' }, { ifMatch: first.etag })
+  await expect(write).rejects.toMatchObject({ code: 'PAWL_PRECONDITION_FAILED', details: { etag: second.etag } })
+  expect(await documents.get('School', { schoolId: 1 })).toMatchObject({ body: { name: 'second' } })
+})
+
 test('[D4] a POST of the key that a subclass has is refused with the holder', async () => {
   const { uuid } = await documents.post('Agency', { agencyId: 1 })
   const taken = {

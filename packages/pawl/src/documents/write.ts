@@ -329,7 +329,7 @@ function written({ draft }: Ready, { outcome, uuid, revision, is_key_changed }: 
     outcome: outcome as Written['outcome'],
     isKeyChanged: is_key_changed!,
     etag: etagOf(
-      revision!,
+      { uuid: uuid!, revision: revision! },
       draft.links.map(({ path, key }) => [path, key] as const),
     ),
     key: draft.key,
