@@ -1,7 +1,7 @@
 // Faults found by reading line by line: names that every JavaScript object has, references that are half there, snapshots that are older than a
 // referrer, and calls whose documents bind each other.
 
-import type { Documents } from 'pawl'
+import type { Documents, Written } from 'pawl'
 import { installProbe } from 'pawl/testing'
 import type pg from 'pg'
 import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test } from 'vitest'
@@ -156,6 +156,27 @@ test('[D9] ifMatch with the etag of another that had the key is refused', async 
   const write = documents.post('School', { schoolId: 1, name: 'third' }, { ifMatch: first.etag })
   await expect(write).rejects.toMatchObject({ code: 'PAWL_PRECONDITION_FAILED', details: { etag: second.etag } })
   expect(await documents.get('School', { schoolId: 1 })).toMatchObject({ body: { name: 'second' } })
+})
+
+test('[D9] ifMatch of a POST whose key goes to another meanwhile is refused', async () => {
+  const first = await documents.post('School', { schoolId: 1, name: 'first' })
+  let second: Written | undefined
+  const tx = await begin('read committed')
+  const query = tx.query.bind(tx) as (...given: unknown[]) => unknown
+  const betweenReadAndFind = async (...given: unknown[]) => {
+    if (second === undefined && JSON.stringify(given).includes('document_receipt')) {
+      await documents.put('School', first.uuid, { schoolId: 2, name: 'first' })
+      second = await documents.post('School', { schoolId: 1, name: 'second' })
+    }
+    return query(...given)
+  }
+  Object.assign(tx, { query: betweenReadAndFind })
+  const write = documents.post('School', { schoolId: 1, name: 'third' }, { ifMatch: first.etag, tx })
+  await expect(write).rejects.toMatchObject({ code: 'PAWL_PRECONDITION_FAILED' })
+  Object.assign(tx, { query })
+  await tx.query('commit')
+  expect(await documents.get('School', second!.uuid)).toMatchObject({ body: { name: 'second' } })
+  expect(await documents.get('School', first.uuid)).toMatchObject({ body: { name: 'first' } })
 })
 
 test('[D4] a POST of the key that a subclass has is refused with the holder', async () => {
