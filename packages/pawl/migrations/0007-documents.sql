@@ -111,7 +111,7 @@ $$;
 -- without an id, whose links are the keys of the documents, of all that they refer to, and of what those are made of: JSON [id, type, parts, refs].
 create function pawl.read_documents(p_tenant text, p_ids bigint[])
 returns table (id text, uuid text, type text, revision integer, created_at text, changed_at text, body text, links text)
-language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+language plpgsql stable set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set plan_cache_mode = force_generic_plan set enable_seqscan = off
 set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off set enable_indexonlyscan = off as $$
 begin
   return query
@@ -762,7 +762,8 @@ end
 $$;
 
 -- Documents that a re-point of this one would part from their other references: up to five. It locks the document FOR UPDATE: a child that is being
--- inserted holds KEY SHARE, and is waited for at most two seconds, because a stream of them would starve it. Null: none, and none can come.
+-- inserted holds KEY SHARE, and is waited for at most two seconds, because a stream of them would starve it. Null: none, and none can come. Above READ
+-- COMMITTED a child may be younger than the snapshot, so there it is never null.
 create function pawl.bound_documents(p_tenant text, p_id bigint, p_by jsonb) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '2s' set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 begin
@@ -782,7 +783,7 @@ begin
       where r.in_key
         and u.depth < 16
     )
-    select jsonb_agg(jsonb_build_object('type', f.type, 'uuid', f.uuid, 'path', f.path))
+    select coalesce(jsonb_agg(jsonb_build_object('type', f.type, 'uuid', f.uuid, 'path', f.path)), '[]')
     from (
       select d.type, d.uuid, array_to_string(r.path, '.') as path
       from up u
@@ -796,13 +797,14 @@ begin
       )
       limit 5
     ) f
+    having count(*) > 0 or current_setting('transaction_isolation') <> 'read committed'
   );
 end
 $$;
 
 -- Whether a write of an existing document may go on, under its lock: {type, shape, uuid or id, is_post, is_new_only, revision, receipt, policy, content,
 -- identities, links, targets, nodes, bound: [{steps, by: [{type, path}]}]}. The order of the questions is the promise: no-op before stale, so that
--- equal writes that arrive in any order all succeed. 'write': go on.
+-- equal writes that arrive in any order all succeed. 'write': go on. By: the references that would bind it, where it is re-pointed.
 create function pawl.judge_document(p_tenant text, p jsonb) returns jsonb
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
@@ -811,6 +813,8 @@ declare
   v_own record;
   v_is_same_key boolean;
   v_receipt bigint := (p ->> 'receipt')::bigint;
+  v_holder jsonb;
+  v_by jsonb;
   v_bound jsonb;
 begin
   if not pawl.hold_documents(p_tenant, (p ->> 'targets')::bigint[], nullif(p -> 'nodes', 'null')) then
@@ -824,7 +828,13 @@ begin
     from pawl.document d where d.tenant = p_tenant and d.id = (p ->> 'id')::bigint for no key update;
   end if;
   if not found or v_doc.type <> p ->> 'type' then
-    return jsonb_build_object('outcome', case when (p ->> 'is_post')::boolean then 'moved' else 'missing' end);
+    if not (p ->> 'is_post')::boolean then
+      return '{"outcome": "missing"}';
+    end if;
+    -- The key may be that of a document as its superclass.
+    v_holder := pawl.key_holder(p_tenant, 0, p -> 'identities');
+    return jsonb_build_object('outcome', case when v_holder ->> 'type' <> p ->> 'type' and not (v_holder ->> 'is_old')::boolean then 'taken' else 'moved' end,
+      'holder', v_holder);
   elsif exists (select from pawl.document_type t where t.tenant = p_tenant and t.name = v_doc.type and t.shape_hash <> p ->> 'shape') then
     return jsonb_build_object('outcome', 'model');
   end if;
@@ -869,19 +879,19 @@ begin
   elsif not v_is_same_key and p ->> 'policy' <> 'cascade' then
     return v_answer || jsonb_build_object('outcome', p ->> 'policy', 'parts', v_own.parts, 'refs', to_jsonb(v_own.refs::text[]));
   elsif not v_is_same_key then
-    select jsonb_agg(y) into v_bound
+    select jsonb_agg(y) into v_by
     from jsonb_array_elements(p -> 'bound') b
     cross join lateral jsonb_array_elements(b -> 'by') y
     where pawl.leaf_owner(p_tenant, v_own.refs, b -> 'steps')
       is distinct from pawl.leaf_owner(p_tenant, array(select jsonb_array_elements_text(p -> 'identities' -> 0 -> 'refs')::bigint), b -> 'steps');
-    if v_bound is not null then
-      v_bound := pawl.bound_documents(p_tenant, v_doc.id, v_bound);
+    if v_by is not null then
+      v_bound := pawl.bound_documents(p_tenant, v_doc.id, v_by);
     end if;
     if v_bound is not null then
-      return v_answer || jsonb_build_object('outcome', 'bound', 'dependents', v_bound);
+      return v_answer || jsonb_build_object('outcome', 'bound', 'dependents', v_bound, 'isolation', current_setting('transaction_isolation'));
     end if;
   end if;
-  return v_answer || jsonb_build_object('outcome', 'write', 'is_key_changed', not v_is_same_key);
+  return v_answer || jsonb_build_object('outcome', 'write', 'is_key_changed', not v_is_same_key, 'by', v_by);
 end
 $$;
 
@@ -1038,6 +1048,7 @@ declare
   v_count integer := jsonb_array_length(p_writes);
   v_n integer;
   v_changed jsonb := '[]';
+  v_bound jsonb;
 begin
   begin
     perform
@@ -1081,6 +1092,16 @@ begin
       v_answer := v_answers -> i;
       perform pawl.store_document(p_tenant, (v_answer ->> 'id')::bigint, p_writes -> i, (v_answer ->> 'is_key_changed')::boolean);
       v_answers := jsonb_set(v_answers, array[i::text], v_answer || jsonb_build_object('outcome', 'updated', 'revision', (v_answer ->> 'revision')::integer + 1));
+    end loop;
+    -- A document of the call may refer since then to one that the call re-points.
+    for i in 0..v_count - 1 loop
+      continue when nullif(v_answers -> i -> 'by', 'null') is null;
+      v_bound := pawl.bound_documents(p_tenant, (v_answers -> i ->> 'id')::bigint, v_answers -> i -> 'by');
+      if v_bound is not null then
+        v_n := i;
+        v_answer := (v_answers -> i) || jsonb_build_object('outcome', 'bound', 'dependents', v_bound);
+        raise exception using errcode = 'PW001';
+      end if;
     end loop;
   exception
     when sqlstate 'PW001' then
@@ -1138,8 +1159,15 @@ begin
   end loop;
   -- A claim may remove an old one of them, and wait for another: in order of hash this waits first.
   perform from pawl.document_key k where k.tenant = p_tenant and k.document_id = v_doc.id order by k.hash for update;
-  delete from pawl.document_ref r where r.tenant = p_tenant and r.from_id = v_doc.id and r.to_id = v_doc.id;
-  delete from pawl.document d where d.tenant = p_tenant and d.id = v_doc.id;
+  begin
+    delete from pawl.document_ref r where r.tenant = p_tenant and r.from_id = v_doc.id and r.to_id = v_doc.id;
+    delete from pawl.document d where d.tenant = p_tenant and d.id = v_doc.id;
+  exception
+    -- Above READ COMMITTED: a referrer that is younger than the snapshot. Only another transaction can see it.
+    when foreign_key_violation then
+      raise exception using errcode = 'serialization_failure',
+        message = 'could not serialize access: a document that this transaction cannot see refers to the one that it deletes';
+  end;
   perform pawl.append_event(p_tenant, 'documents', p_type, p_uuid::text, 'document.deleted',
     jsonb_build_object('key', v_doc.key, 'hash', pawl.document_value_hash(p_type, v_doc.key)), jsonb_build_object('id', v_doc.id::text));
   return jsonb_build_object('outcome', 'deleted');

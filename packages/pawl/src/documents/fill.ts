@@ -32,14 +32,14 @@ export function toDocuments(model: Model, rows: readonly ReadRow[]): Document[] 
 }
 
 function toDocument(row: ReadRow, keys: Keys): Document {
-  const { uuid, type, revision } = row
+  const { uuid, type } = row
   const links = linksOf(row)
   const key = keys.of(row.id!, type)
   const references = links.map(([path, id, target]) => [path, keys.of(id, target)] as const)
   return {
     uuid,
     type,
-    etag: etagOf(revision, references),
+    etag: etagOf(row, references),
     key,
     keyHash: hashOfKey(type, key),
     body: fill(JSON.parse(row.body), references),
@@ -103,10 +103,16 @@ export function fill(body: unknown, references: readonly (readonly [path: readon
   return body
 }
 
-/** The revision, and a digest of the keys that fill the references: a rename of a target changes it without a write. */
-export function etagOf(revision: number, references: readonly (readonly [path: readonly string[], key: Key])[]): string {
+/**
+ * The revision, and a digest of the keys that fill the references: a rename of a target changes it without a write. And of the UUID: by its key a client
+ * may meet another document with the same revision.
+ */
+export function etagOf(
+  { uuid, revision }: Pick<Document, 'uuid'> & { readonly revision: number },
+  references: readonly (readonly [path: readonly string[], key: Key])[],
+): string {
   const filled = references.map(([path, key]) => JSON.stringify([path, Object.entries(key).sort(byName)])).sort()
-  return `${revision}.${hash('sha256', filled.join(), 'base64url').slice(0, 16)}`
+  return `${revision}.${hash('sha256', [uuid, ...filled].join(), 'base64url').slice(0, 16)}`
 }
 
 function byName([a]: readonly [string, unknown], [b]: readonly [string, unknown]): number {

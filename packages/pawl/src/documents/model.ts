@@ -68,6 +68,11 @@ export interface ModelType {
   readonly bound: ReadonlyMap<string, readonly Bound[]>
 }
 
+/** What `as` calls a field. By its own names only: every object has a 'constructor'. */
+export function calledBy(names: Readonly<Record<string, string>> | null, field: string): string {
+  return names !== null && Object.hasOwn(names, field) ? names[field]! : field
+}
+
 export type Model = ReadonlyMap<string, ModelType>
 
 /** As defined, before targets are known. */
@@ -176,7 +181,7 @@ class Compiler {
         name,
         `'as' of the reference '${reference.path}' names '${unknown}', but the key of ${reference.type} has ${key.join(', ')}`,
       )
-    const fields = key.map((field) => reference.names?.[field] ?? field)
+    const fields = key.map((field) => calledBy(reference.names, field))
     if (new Set(fields).size < fields.length)
       throw wrong(name, `'as' of the reference '${reference.path}' gives two fields one name`)
     return fields
@@ -188,7 +193,7 @@ class Compiler {
     if (!this.#defined.has(parent.type))
       throw wrong(name, `it extends '${parent.type}', which is not defined. Call define for it`)
     const as = parent.as ?? {}
-    const unknown = Object.keys(as).find((field) => own.names[field] === undefined)
+    const unknown = Object.keys(as).find((field) => !Object.hasOwn(own.names, field))
     if (unknown !== undefined) throw wrong(name, `'as' of extends names '${unknown}', which is not in its key`)
     const { identities } = this.typeOf(parent.type, chain)
     return identities.map((identity) => this.#superIdentity(name, own, as, identities[0], identity))
@@ -203,7 +208,7 @@ class Compiler {
     identity: Identity,
   ): Identity {
     /** By field of the parent: the field of the subclass. */
-    const ownField = new Map(Object.keys(own.names).map((field) => [as[field] ?? field, field]))
+    const ownField = new Map(Object.keys(own.names).map((field) => [calledBy(as, field), field]))
     const names: Record<string, string> = {}
     for (const [field, called] of Object.entries(identity.names)) {
       const found = ownField.get(field)
@@ -282,7 +287,7 @@ class Compiler {
     const rules: Rule[] = []
     for (const reference of identities[0].references) {
       for (const field of this.#types.get(reference.type)!.key) {
-        const name = reference.names?.[field] ?? field
+        const name = calledBy(reference.names, field)
         const other = first.get(name)
         if (other === undefined) first.set(name, { reference, field })
         else rules.push([other, { reference, field }])
@@ -314,7 +319,7 @@ class Compiler {
     return this.#types.get(type)!.identities[0].references.flatMap((reference) =>
       this.#types
         .get(reference.type)!
-        .key.filter((each) => (reference.names?.[each] ?? each) === field)
+        .key.filter((each) => calledBy(reference.names, each) === field)
         .map((each) => ({ reference, field: each })),
     )
   }

@@ -2,7 +2,7 @@
 
 import { numbersLiteral } from '../db/statement.ts'
 import { ownHash } from './canonical.ts'
-import type { Identity, Model, ModelType, Reference } from './model.ts'
+import { calledBy, type Identity, type Model, type ModelType, type Reference } from './model.ts'
 import type { Key, KeyValue } from './types.ts'
 
 export interface Node {
@@ -13,6 +13,9 @@ export interface Node {
   /** The nodes of its identity's references by path, all before it. */
   readonly refs: readonly number[]
 }
+
+/** Arrays, as literals: the own hashes, the numbers of the nodes that they are made of, and where those of each node end. */
+export interface NodeValues extends Readonly<Record<'own' | 'refs' | 'ends', string>> {}
 
 /** For find_documents. */
 export class Nodes {
@@ -46,23 +49,41 @@ export class Nodes {
     return this.list.push(node) - 1
   }
 
-  /** As parameters: `own`, `refs`, `ends`. */
-  get values(): { readonly own: string; readonly refs: string; readonly ends: string } {
+  /** As parameters. */
+  get values(): NodeValues {
+    return this.valuesOf([...this.list.keys()])
+  }
+
+  /** Of some nodes, in their order, with all that they are made of among them. */
+  valuesOf(indexes: readonly number[]): NodeValues {
     const refs: number[] = []
     const ends: number[] = []
-    for (const node of this.list) {
+    const position = new Map(indexes.map((index, at) => [index, at]))
+    for (const index of indexes) {
       // Arrays of PostgreSQL start at 1.
-      for (const index of node.refs) refs.push(index + 1)
+      for (const ref of this.list[index]!.refs) refs.push(position.get(ref)! + 1)
       ends.push(refs.length)
     }
-    const own = `{${this.list.map((node) => `"\\\\x${node.own.toString('hex')}"`).join(',')}}`
+    const own = `{${indexes.map((index) => `"\\\\x${this.list[index]!.own.toString('hex')}"`).join(',')}}`
     return { own, refs: numbersLiteral(refs), ends: numbersLiteral(ends) }
+  }
+
+  /** Some nodes and all that they are made of, in their order. */
+  reached(from: Iterable<number>): number[] {
+    const found = new Set<number>()
+    const visit = (index: number) => {
+      if (found.has(index)) return
+      found.add(index)
+      this.list[index]!.refs.forEach(visit)
+    }
+    for (const index of from) visit(index)
+    return [...found].sort((a, b) => a - b)
   }
 }
 
 /** The key of a reference's target, as the key of the referring document has it. */
 function targetKey(type: ModelType, reference: Reference, key: Key): Key {
-  return Object.fromEntries(type.key.map((field) => [field, key[reference.names?.[field] ?? field]!]))
+  return Object.fromEntries(type.key.map((field) => [field, key[calledBy(reference.names, field)]!]))
 }
 
 /** The key that an identity of a document has, from the document's own. */
@@ -79,6 +100,6 @@ export function keysOf(type: ModelType, key: Key): Record<string, Key> {
 export function joinKey(identity: Identity, parts: Key, targets: readonly Key[]): Key {
   const key: Record<string, KeyValue> = { ...parts }
   for (const [index, { names }] of identity.references.entries())
-    for (const [field, value] of Object.entries(targets[index]!)) key[names?.[field] ?? field] = value
+    for (const [field, value] of Object.entries(targets[index]!)) key[calledBy(names, field)] = value
   return key
 }

@@ -147,7 +147,7 @@ function isSameKey(a: Key, b: Key): boolean {
 }
 
 /** A document's key by the names of a superclass. */
-function keyAs(model: Model, { type, key }: Document, as: ModelType): Key {
+export function keyAs(model: Model, { type, key }: Document, as: ModelType): Key {
   const identity = model.get(type)!.identities.find((identity) => identity.type === as.name)
   const { names } = identity ?? unreadable(type, `it has a key as ${as.name}, which this process does not let it extend`)
   return Object.fromEntries(Object.entries(names).map(([own, called]) => [called, key[own]!]))
@@ -187,7 +187,7 @@ function filtersOf(model: Model, type: ModelType, where: Readonly<Record<string,
     if (reference === undefined) scalars.push([path, scalarOf(type, path, given)])
     else references.push({ reference, key: referenceKey(model.get(reference.type)!, path, given) })
   }
-  return { body: scalars.length === 0 ? null : JSON.stringify(scalars.reduce(contain, {})), references }
+  return { body: scalars.length === 0 ? null : JSON.stringify(scalars.reduce(contain, emptyObject())), references }
 }
 
 /** A part of the key is stored in its canonical form, any other scalar as it was given. */
@@ -212,13 +212,18 @@ function contain(body: Record<string, unknown>, [path, value]: readonly [string,
     const isMany = part.endsWith('[]')
     const name = isMany ? part.slice(0, -2) : part
     const isLast = index === names.length - 1
-    const inner = isLast ? value : {}
+    const inner = isLast ? value : emptyObject()
     if (at[name] === undefined) at[name] = isMany ? [inner] : inner
     else if (isLast || typeof at[name] !== 'object')
       throw refused('documents.list', `where.${path} is named twice, or as a scalar and as an object`)
     at = (isMany ? (at[name] as unknown[])[0] : at[name]) as Record<string, unknown>
   }
   return body
+}
+
+/** Without a prototype: a path such as '__proto__.a' would write to that of every object. */
+function emptyObject(): Record<string, unknown> {
+  return Object.create(null) as Record<string, unknown>
 }
 
 function referring(model: Model, references: Filters['references']): Values {

@@ -13,7 +13,8 @@ import {
   find,
   insertAll,
   keepKey,
-  matchedRevision,
+  type Matched,
+  matchedDocument,
   type Ready,
   readyOf,
   resolve,
@@ -52,13 +53,18 @@ export async function postMany(writing: Writing, type: ModelType, bodies: readon
       await outcomeOf(outcomes, index, async () => {
         const draft = draftOf(writing.registry, nodes, type, await checkedBody(type, bodies[index]))
         chunk.set(index, draft)
-        length += draft.body.length
+        length += sentLength(draft)
         return undefined
       })
     }
     if (chunk.size > 0) await postChunk(writing, type, nodes, chunk, outcomes)
   }
   return outcomes
+}
+
+/** Each reference is sent with its path and type, beside the body. */
+function sentLength({ body, links }: Draft): number {
+  return links.reduce((length, { path, reference }) => length + path.join().length + reference.type.length + 100, body.length)
 }
 
 /** New documents in one statement, existing ones in another; what lost a race, or names another of the same chunk, follows one by one. */
@@ -104,7 +110,7 @@ async function writeKnown(writing: Writing, known: ReadonlyMap<number, Ready>): 
   const order = [...known.values()]
     .map((ready, position) => ({ ready, position, own: ready.ids[ready.draft.node]! }))
     .sort((a, b) => (BigInt(a.own) < BigInt(b.own) ? -1 : 1))
-  const writes = order.map(({ ready, own }) => writeText(writing, ready, { own, revision: null }))
+  const writes = order.map(({ ready, own }) => writeText(writing, ready, { own, matched: null }))
   const answers: Answer[] = []
   for (const [index, answer] of (await sendAll<Answer>(writing, writeStatement, { writes: `[${writes.join(',')}]` })).entries())
     answers[order[index]!.position] = answer
@@ -155,17 +161,15 @@ export async function putAll(writing: Writing, changes: readonly Change[]): Prom
   for (let tried = 1; tried <= triesMax; tried++) {
     const nodes = new Nodes(registry.model)
     const drafts = all.map(({ type, given }) => draftOf(registry, nodes, type, given))
-    const revisions: (number | null)[] = []
-    for (const { type, uuid, ifMatch } of all) revisions.push(await matchedRevision(writing, type, uuid, ifMatch))
+    const matched: (Matched | null)[] = []
+    for (const { type, uuid, ifMatch } of all) matched.push(await matchedDocument(writing, type, uuid, ifMatch))
     const found = await find(writing, nodes, receipt)
     receipt = found.receipt
     const readies: Ready[] = []
     for (const draft of drafts) readies.push(await resolve(writing, draft, nodes, found))
     assertDistinct(readies)
     if (probe.on) await probe.hit('documents.found', { type: 'putAll' })
-    const writes = readies.map((ready, index) =>
-      writeText(writing, ready, { uuid: all[index]!.uuid, revision: revisions[index]! }),
-    )
+    const writes = readies.map((ready, index) => writeText(writing, ready, { uuid: all[index]!.uuid, matched: matched[index]! }))
     const answer = await send<Answer[] | { readonly n: number; readonly answer: Answer }>(writing, putStatement, {
       writes: `[${writes.join(',')}]`,
     })
@@ -181,10 +185,11 @@ export async function putAll(writing: Writing, changes: readonly Change[]): Prom
   throw refusals.gaveUp(all[0]!.type, triesMax)
 }
 
-/** Two documents of one call cannot end with one key. */
+/** Two documents of one call cannot end with one key. Where a type ignores changes of keys, it is not the key of the body. */
 function assertDistinct(readies: readonly Ready[]): void {
   const seen = new Map<string, Ready>()
   for (const ready of readies) {
+    if (ready.draft.type.options.keyChange === 'ignore') continue
     for (const { hash, type } of ready.identities) {
       const other = seen.get(hash)
       if (other !== undefined)

@@ -12,7 +12,7 @@ import { keyHash } from './canonical.ts'
 import { etagOf } from './fill.ts'
 import type { ModelType } from './model.ts'
 import { Nodes } from './nodes.ts'
-import { getDocument } from './reads.ts'
+import { getDocument, keyAs } from './reads.ts'
 import type { Registry } from './registry.ts'
 import { keepTypes, keepTypesAgain, shapeHash } from './stored-types.ts'
 import type { Written } from './types.ts'
@@ -65,6 +65,12 @@ export interface Ready extends Found {
   readonly to: readonly (string | null)[]
 }
 
+/** The document whose etag ifMatch is. */
+export interface Matched {
+  readonly uuid: string
+  readonly revision: number
+}
+
 /** Without a UUID it is a POST. */
 export async function writeDocument(
   writing: Writing,
@@ -80,7 +86,7 @@ export async function writeDocument(
   for (let tried = 1; tried <= triesMax; tried++) {
     const nodes = new Nodes(registry.model)
     const draft = draftOf(registry, nodes, type, given)
-    const revision = await matchedRevision(writing, type, uuid ?? draft, ifMatch)
+    const matched = await matchedDocument(writing, type, uuid ?? draft, ifMatch)
     const found = await find(writing, nodes, receipt)
     receipt = found.receipt
     const ready = await resolve(writing, draft, nodes, found)
@@ -91,7 +97,7 @@ export async function writeDocument(
     const answer = isNew
       ? await insertOne(writing, ready)
       : await send<Answer>(writing, writeStatement, {
-          writes: `[${writeText(writing, ready, { ...conditions, revision, own })}]`,
+          writes: `[${writeText(writing, ready, { ...conditions, matched, own })}]`,
         })
     if (answer.outcome === 'model') await keepTypesAgain(registry, tenant)
     if (answer.outcome === 'moved' || answer.outcome === 'model') continue
@@ -102,10 +108,15 @@ export async function writeDocument(
 }
 
 /** The etag is compared with what a reader sees; the write asks for the same revision again, under the document's lock. */
-export async function matchedRevision(writing: Writing, type: ModelType, which: string | Draft, ifMatch: string | undefined) {
+export async function matchedDocument(
+  writing: Writing,
+  type: ModelType,
+  which: string | Draft,
+  ifMatch: string | undefined,
+): Promise<Matched | null> {
   if (ifMatch === undefined || ifMatch === '*') return null
   const document = await getDocument(writing, type, typeof which === 'string' ? which : which.key)
-  if (document?.etag === ifMatch) return Number(ifMatch.slice(0, ifMatch.indexOf('.')))
+  if (document?.etag === ifMatch) return { uuid: document.uuid, revision: Number(ifMatch.slice(0, ifMatch.indexOf('.'))) }
   throw refusals.precondition(type, `ifMatch is ${ifMatch}, but the etag is ${document?.etag ?? 'none'}`, document?.etag ?? null)
 }
 
@@ -137,8 +148,10 @@ export async function resolve(writing: Writing, draft: Draft, nodes: Nodes, foun
   }
   const renamedTo = await Promise.all(
     ready.missing.slice(0, 10).map(async ({ reference, key }) => {
-      const document = await getDocument(writing, writing.registry.model.get(reference.type)!, key)
-      return document?.byOldKey ? document.key : undefined
+      const { model } = writing.registry
+      const target = model.get(reference.type)!
+      const document = await getDocument(writing, target, key)
+      return document?.byOldKey ? keyAs(model, document, target) : undefined
     }),
   )
   throw refusals.unresolved(draft.type, ready.missing, renamedTo)
@@ -168,7 +181,8 @@ export async function deleteDocument(
   uuid: string,
   ifMatch: string | undefined,
 ): Promise<void> {
-  const revision = await matchedRevision(writing, type, uuid, ifMatch)
+  const matched = await matchedDocument(writing, type, uuid, ifMatch)
+  const revision = matched?.revision ?? null
   const answer = await send<Answer>(writing, deleteStatement, { type: type.name, uuid, revision })
   if (answer.outcome === 'deleted') return
   if (answer.outcome === 'referenced') throw refusals.referenced(type, uuid, answer)
@@ -206,7 +220,7 @@ function commonText(ready: Ready): string {
 export function writeText(
   { registry }: Writing,
   ready: Ready,
-  { uuid, own, revision, ifNoneMatch }: Conditions & { uuid?: string; own?: string | null; revision: number | null },
+  { uuid, own, matched, ifNoneMatch }: Conditions & { uuid?: string; own?: string | null; matched: Matched | null },
 ): string {
   const { type } = ready.draft
   const { keyChange, oldKeys } = type.options
@@ -214,10 +228,11 @@ export function writeText(
   const more = {
     type: type.name,
     shape: shapeHash(type),
-    ...(isPost ? { id: own } : { uuid }),
+    // With ifMatch a POST writes the document that was read, whatever has its key by now: that is asked under its lock.
+    ...(isPost && matched === null ? { id: own } : { uuid: uuid ?? matched!.uuid }),
     is_post: isPost,
     is_new_only: ifNoneMatch === '*',
-    revision,
+    revision: matched?.revision ?? null,
     policy: keyChange,
     old_ms: oldKeys,
     bound: boundOf(registry.model, type),
@@ -234,11 +249,13 @@ function heldBy(all: readonly Ready[]): { readonly targets: string; readonly nod
     const targets = new Set(all.flatMap(({ to, ids, draft }) => to.filter((id) => id !== null && id !== ids[draft.node])))
     return { targets: numbersLiteral([...targets]), nodes: null }
   }
+  // Those of the other documents of a postMany are not: sent and found for each, a thousand took seconds, or more than a jsonb array may have.
+  const reached = nodes.reached(all.flatMap(({ draft }) => [draft.node, ...draft.links.map(({ node }) => node)]))
   // Its own key may change with this write, and its row is locked by it.
-  const others = ids.map((id, node) => (own.has(node) ? null : id))
+  const others = reached.map((node) => (own.has(node) ? null : ids[node]!))
   const owned = new Set(all.map((ready) => ids[ready.draft.node]))
   const targets = new Set(others.filter((id) => id !== null && !owned.has(id)))
-  return { targets: numbersLiteral([...targets]), nodes: { ...nodes.values, ids: numbersLiteral(others) } }
+  return { targets: numbersLiteral([...targets]), nodes: { ...nodes.valuesOf(reached), ids: numbersLiteral(others) } }
 }
 
 export async function send<T>(writing: Writing, sent: Statement, values: Values): Promise<T> {
@@ -325,7 +342,7 @@ function written({ draft }: Ready, { outcome, uuid, revision, is_key_changed }: 
     outcome: outcome as Written['outcome'],
     isKeyChanged: is_key_changed!,
     etag: etagOf(
-      revision!,
+      { uuid: uuid!, revision: revision! },
       draft.links.map(({ path, key }) => [path, key] as const),
     ),
     key: draft.key,

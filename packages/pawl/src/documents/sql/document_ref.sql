@@ -102,7 +102,7 @@ where t.type = any (:types::text[])
 -- Counts the documents that have the key of a document in their bodies or keys, by level and type. A document counts at its first level.
 -- Locks: none.
 -- Plan: document_uuid, document_ref_to, document_pkey.
--- One row: the levels as JSON, null if there are none, and how many were counted, at most one more than count_max. No row: there is no such document.
+-- One row: the levels as JSON, null if there are none, and how many times documents were reached, at most one more than count_max. No row: there is no such document.
 with recursive reached as (
   select t.id, 0 as depth, true as is_in_key
   from (
@@ -125,10 +125,16 @@ with recursive reached as (
   ) r
   where w.is_in_key
 ),
+-- By several ways a document is reached several times.
+met as materialized (
+  select w.id, w.depth
+  from reached w
+  limit :count_max::integer + 2
+),
 counted as materialized (
-  select w.id, min(w.depth) as depth
-  from (select w.id, w.depth from reached w limit :count_max::integer + 2) w
-  group by w.id
+  select m.id, min(m.depth) as depth
+  from met m
+  group by m.id
 ),
 level as (
   select c.depth, d.type, count(*) as count
@@ -144,7 +150,7 @@ level as (
   where c.depth > 0
   group by c.depth, d.type
 )
-select (select count(*)::integer - 1 from counted) as counted,
+select (select count(*)::integer - 1 from met) as counted,
   (select json_agg(json_build_array(l.depth, l.type, l.count) order by l.depth, l.type)::text from level l) as levels
 where exists (select from counted)
 

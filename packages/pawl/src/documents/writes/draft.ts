@@ -3,7 +3,7 @@
 import { isPawlError, PawlError, shown } from '../../errors.ts'
 import { toJson } from '../../kernel/payload.ts'
 import { contentHash, keyValue, ownHash, referenceMark } from '../canonical.ts'
-import type { Identity, Leaf, ModelType, Reference } from '../model.ts'
+import { calledBy, type Identity, type Leaf, type ModelType, type Reference } from '../model.ts'
 import { keysOf, type Nodes } from '../nodes.ts'
 import type { Registry } from '../registry.ts'
 import type { Key, KeyValue } from '../types.ts'
@@ -102,12 +102,10 @@ function linksOf(registry: Registry, nodes: Nodes, type: ModelType, body: Json) 
   const marks: Mark[] = []
   for (const reference of type.references) {
     const target = registry.model.get(reference.type)!
-    for (const { at, name, path } of placesOf(type, reference, body)) {
+    const places = placesOf(type, reference, body).filter((place) => (ownValue(place) ?? null) !== null)
+    if (reference.inKey && places.length === 0) throw invalid(type, reference.path, 'is part of the key and must be there')
+    for (const { at, name, path } of places) {
       const value = at[name]
-      if (value === undefined || value === null) {
-        if (reference.inKey) throw invalid(type, path.join('.'), 'is part of the key and must be there')
-        continue
-      }
       const key = referenceKey(type, target, path, value)
       // In the form of keys, as a refresh would write it.
       at[name] = isObject(value) ? key : key[target.key[0]!]
@@ -129,8 +127,9 @@ interface Place {
 function placesOf(type: ModelType, { segments }: Reference, body: Json): Place[] {
   let places: Place[] = [{ at: { body }, name: 'body', path: [] }]
   for (const segment of segments) {
-    places = places.flatMap(({ at, name, path }) => {
-      const parent = at[name]
+    places = places.flatMap((outer) => {
+      const { path } = outer
+      const parent = ownValue(outer)
       if (parent === undefined || parent === null) return []
       if (!isObject(parent)) throw invalid(type, path.join('.'), `must be an object, got ${shown(parent)}`)
       const place = { at: parent, name: segment.name, path: [...path, segment.name] }
@@ -140,8 +139,14 @@ function placesOf(type: ModelType, { segments }: Reference, body: Json): Place[]
   return places
 }
 
-function elementsOf(type: ModelType, { at, name, path }: Place): Place[] {
-  const list = at[name]
+/** Every object has a 'constructor' by its prototype, which is not in the body. */
+function ownValue({ at, name }: Omit<Place, 'path'>): unknown {
+  return Object.hasOwn(at, name) ? at[name] : undefined
+}
+
+function elementsOf(type: ModelType, place: Place): Place[] {
+  const { path } = place
+  const list = ownValue(place)
   if (list === undefined || list === null) return []
   if (!Array.isArray(list)) throw invalid(type, path.join('.'), `must be an array, got ${shown(list)}`)
   return list.map((_, index) => ({ at: list as never, name: String(index), path: [...path, String(index)] }))
@@ -188,7 +193,7 @@ function putAt(body: Json, path: readonly string[], value: KeyValue): void {
 function flatKey(parts: Key, links: readonly Link[]): Key {
   const key: Record<string, KeyValue> = { ...parts }
   for (const { reference, key: target } of links)
-    if (reference.inKey) for (const [field, value] of Object.entries(target)) key[reference.names?.[field] ?? field] = value
+    if (reference.inKey) for (const [field, value] of Object.entries(target)) key[calledBy(reference.names, field)] = value
   return key
 }
 

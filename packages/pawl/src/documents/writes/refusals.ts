@@ -32,6 +32,8 @@ export interface Answer {
   readonly parts?: Key
   readonly refs?: readonly string[]
   readonly dependents?: readonly object[]
+  /** Of the transaction, where dependents bind it. */
+  readonly isolation?: string
   readonly count?: number
   readonly referrers?: readonly object[]
 }
@@ -78,9 +80,12 @@ export function taken({ name }: ModelType, key: Key, { outcome, holder }: Answer
   })
 }
 
-export function unified({ name }: ModelType, { uuid, dependents = [] }: Answer): PawlError {
-  const about =
-    dependents.length === 0 ? 'documents that refer to it are being written' : `${dependents.length} or more documents bind it`
+export function unified({ name }: ModelType, { uuid, dependents = [], isolation = 'read committed' }: Answer): PawlError {
+  const unseen =
+    isolation === 'read committed'
+      ? 'documents that refer to it are being written'
+      : `a ${isolation.toUpperCase()} transaction cannot see every document that binds it; use READ COMMITTED`
+  const about = dependents.length === 0 ? unseen : `${dependents.length} or more documents bind it`
   const message = `${name} ${uuid}: a reference of its key cannot move, because ${about}. Nothing was written.`
   return new PawlError('PAWL_UNIFIED', message, { details: { type: name, uuid, dependents } })
 }

@@ -1,7 +1,7 @@
 // Unified keys: values that must come from one document, and the re-points that would part them.
 
 import type { PawlError } from '../../errors.ts'
-import { type Leaf, type Model, type ModelType, pathPattern } from '../model.ts'
+import { calledBy, type Leaf, type Model, type ModelType, pathPattern } from '../model.ts'
 import type { Nodes } from '../nodes.ts'
 import { type Draft, type Link, refusedBody } from './draft.ts'
 
@@ -36,7 +36,7 @@ function ownerNode(model: Model, nodes: Nodes, node: number, field: string): num
 /** The first reference of the identity that brings this field; undefined: the type holds it itself. */
 function viaOf(model: Model, { identities }: ModelType, field: string) {
   for (const [index, reference] of identities[0].references.entries()) {
-    const found = model.get(reference.type)!.key.find((each) => (reference.names?.[each] ?? each) === field)
+    const found = model.get(reference.type)!.key.find((each) => calledBy(reference.names, each) === field)
     if (found !== undefined) return { index, reference, field: found }
   }
   return undefined
