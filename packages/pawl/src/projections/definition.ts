@@ -6,6 +6,7 @@ import { check, type Resolved, refused, resolve } from '../kernel/options.ts'
 import { backoffMs, mayRetry } from '../kernel/retry.ts'
 import { assertTables } from './generations/tables.ts'
 import { type cursorTable, logTable, projectionName, reactionTable, sinkTable, stateTable } from './options.ts'
+import { type OwnRefreshes, ownRefreshesOf } from './own-refreshes.ts'
 import type {
   EventHandler,
   LogProjectionOptions,
@@ -46,6 +47,7 @@ export interface DefinedState extends DefinedBase {
   /** Of one refresh, under one lock; undefined: one entity at a time, under the entity's own lock. */
   readonly entitiesMax: number | undefined
   readonly concurrency: number
+  readonly own: OwnRefreshes | undefined
 }
 
 export interface DefinedSink extends DefinedBase {
@@ -111,6 +113,7 @@ function defineState(call: string, tenant: string, name: string, given: unknown)
     refresh: refreshMany ?? (([entity], tx, context) => refresh!(entity!, tx, context)),
     entitiesMax: isOne ? options.tuning.batchMax : undefined,
     concurrency: isOne ? 1 : options.concurrency,
+    own: ownRefreshesOf(options.entity),
   }
 }
 
