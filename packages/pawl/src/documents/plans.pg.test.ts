@@ -166,6 +166,19 @@ test('no call scans a tenant or a type without statistics', async () => {
   expect(new Set(wrong)).toEqual(new Set())
 })
 
+test('a walk compares no document that it wrote with all others', async () => {
+  const client = await db.pool.connect()
+  await client.query('begin')
+  const plans = await plansOf(client, () =>
+    client.query("select pawl.walk_documents('', array[$1::bigint], '{0}', 4000)", [ids.schoolId]),
+  )
+  const filters = plans.flatMap(({ nodes }) =>
+    nodes.flatMap((node) => (node as Partial<Record<string, string>>)['Join Filter'] ?? []),
+  )
+  expect(plans.length).toBeGreaterThan(1)
+  expect(filters.filter((filter) => /\bw\.id\b/.test(filter))).toEqual([])
+})
+
 test('a get by key looks for its documents once', async () => {
   const client = await db.pool.connect()
   await client.query("begin; set local track_functions = 'all'")
