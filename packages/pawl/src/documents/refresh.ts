@@ -7,7 +7,7 @@
 import { type Db, dbOf } from '../db/db.ts'
 import { numbersLiteral, statement } from '../db/statement.ts'
 import { probe } from '../kernel/probe.ts'
-import { ignoringOwnEvents } from '../projections/own-refreshes.ts'
+import { ignoringOwnEvents } from '../projections/definition.ts'
 import type { LogEvent, ProjectionTx, RefreshContext, StateProjectionOptions } from '../projections/types.ts'
 
 const walkStatement = statement(import.meta.url, 'walk-documents', 'any')

@@ -146,7 +146,7 @@ test('after a change of generation events with the same transaction are read', a
   await expect(readAll({ limit: 500, passedOver: given })).rejects.toMatchObject({ code: 'PAWL_LOG_GAP' })
 })
 
-test('a page that is not there is an error where its events are passed over', async () => {
+test('a missing page of events to pass over is an error', async () => {
   const given = await passedOver()
   await db.query('delete from pawl.log_page where first_position = 301')
   await expect(readAll({ limit: 500, passedOver: given })).rejects.toMatchObject({ code: 'PAWL_LOG_GAP' })

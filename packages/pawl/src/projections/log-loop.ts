@@ -14,9 +14,8 @@ import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/service.ts'
 import { Applier } from './applier.ts'
 import { cursorStatements, type HeldCursor, isLogOf, latch, passEvents, passEveryMs, placeAt, placeOf } from './cursor.ts'
-import type { DefinedLog, DefinedState } from './definition.ts'
+import type { DefinedLog, DefinedState, OwnRefreshes } from './definition.ts'
 import { type FencedEnd, messageOf, whenUnlocked } from './fenced.ts'
-import type { OwnRefreshes } from './own-refreshes.ts'
 import type { Host } from './part.ts'
 
 /** A conflict is retried; after this many in a row it counts as the handler's failure. */

@@ -4,7 +4,7 @@ import { deferred, type TestDatabase, until } from '../../test/support/database.
 import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
 import { Transaction } from '../db/transaction.ts'
 import type { LogEvent } from '../events/types.ts'
-import { ignoringOwnEvents } from './own-refreshes.ts'
+import { ignoringOwnEvents } from './definition.ts'
 import type { StateProjectionOptions } from './types.ts'
 
 const sql = `
@@ -332,7 +332,7 @@ async function readAgain(db: TestDatabase, { projections }: ReturnType<TestDatab
   await caughtUp(db, 'search')
 }
 
-test('a cursor is not given the events of a refresh that it ignores', async () => {
+test('a cursor is not given ignored events of its own refresh', async () => {
   const db = await createLog(sql)
   const { pawl, given } = defineIgnoring(db)
   await startRunner(pawl)
