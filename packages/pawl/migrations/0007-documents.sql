@@ -310,10 +310,11 @@ begin
       order by n.nth
     ),
     -- Also what was not written, because a write that commits just now has moved the row. If that write changed nothing, no event of it marks it.
+    -- Not a NOT EXISTS, which compared each with all others: four fifths of the time for 4,000.
     array(
       select g.from_id from given g where not g.is_plain
       union
-      select o.id from other o where not exists (select from written w where w.id = o.id)
+      select o.id from other o where o.id not in (select w.id from written w)
       order by 1
     ),
     e.types, e.uuids, e.events, e.payloads, e.headers

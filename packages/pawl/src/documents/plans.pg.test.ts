@@ -11,6 +11,7 @@ interface PlanNode {
   readonly 'Relation Name'?: string
   readonly 'Index Name'?: string
   readonly 'Index Cond'?: string
+  readonly 'Join Filter'?: string
   readonly 'Shared Hit Blocks'?: number
   readonly 'Shared Read Blocks'?: number
   readonly Plans?: readonly PlanNode[]
@@ -186,6 +187,17 @@ test('a page of referrers reads no other documents, with statistics too', async 
   const plans = await plansOf(tx, () => documents.referrers('School', uuid, { tx }))
   const read = plans.flatMap(({ nodes }) => nodes).filter((node) => node['Index Name'] === 'document_pkey')
   expect(read.map((node) => node['Index Cond'])).toEqual([expect.stringMatching(/\bid = /)])
+})
+
+test('a walk compares no document that it wrote with all others', async () => {
+  const client = await db.pool.connect()
+  await client.query('begin')
+  const plans = await plansOf(client, () =>
+    client.query("select pawl.walk_documents('', array[$1::bigint], '{0}', 4000)", [ids.schoolId]),
+  )
+  const filters = plans.flatMap(({ nodes }) => nodes.flatMap((node) => node['Join Filter'] ?? []))
+  expect(plans.length).toBeGreaterThan(1)
+  expect(filters.filter((filter) => /\bw(_\d+)?\.id\b/.test(filter))).toEqual([])
 })
 
 test('a get by key looks for its documents once', async () => {

@@ -327,3 +327,31 @@ test('[D5] documents of a tenant are refreshed, and only these', async () => {
     { tenant: 'a/1>2', name: 'B' },
   ])
 })
+
+test('[D5] the cursor touches no event of a refresh of its process', async () => {
+  const db = await createSchools()
+  const { schoolId, sessionId } = await plantAll(db)
+  const pawl = schools(db)
+  await startRunner(pawl)
+  await refreshed(db)
+  // The refresher that takes the second rename has the answer of the first one's commit.
+  for (const name of ['B', 'C']) {
+    await replant(db, sessionId, 'Session', session(name))
+    await refreshed(db)
+  }
+  // Touched, they would be gaps.
+  const gone = await db.query(
+    "delete from pawl.event where payload ->> 'cause' = 'cascade' and payload #>> '{newKey,sessionName}' = 'B' returning xid",
+  )
+  expect(gone).toHaveLength(2)
+  await pawl.projections.pause('pawl.documents', { reason: 'a test' })
+  await pawl.projections.resume('pawl.documents', { reason: 'a test', from: 'oldest' })
+  await replant(db, schoolId, 'School', school(2))
+  const status = async () => (await pawl.projections.status('pawl.documents'))[0]!
+  const { state, reason } = await until(
+    'it is at the end, or stopped',
+    status,
+    ({ lag, state }) => lag === 0 || state !== 'running',
+  )
+  expect({ state, reason }).toEqual({ state: 'running', reason: null })
+})

@@ -7,6 +7,7 @@
 import { type Db, dbOf } from '../db/db.ts'
 import { numbersLiteral, statement } from '../db/statement.ts'
 import { probe } from '../kernel/probe.ts'
+import { ignoringOwnEvents } from '../projections/definition.ts'
 import type { LogEvent, ProjectionTx, RefreshContext, StateProjectionOptions } from '../projections/types.ts'
 
 const walkStatement = statement(import.meta.url, 'walk-documents', 'any')
@@ -28,7 +29,8 @@ export const refreshOptions: StateProjectionOptions = {
   kind: 'state',
   channel: 'documents',
   from: 'oldest',
-  entity: entitiesOf,
+  // All that its transaction appends has the cause 'cascade'.
+  entity: ignoringOwnEvents(entitiesOf),
   refreshMany: refreshEntities,
   tuning: { batchMax: entitiesMax },
 }

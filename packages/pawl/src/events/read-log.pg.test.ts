@@ -114,6 +114,44 @@ test.each([undefined, 'rare'])('a page that is not there is an error too (channe
   expect(await db.pawl().events.audit()).toMatchObject({ isSound: false, breaks: 1, eventsWithoutPosition: 200 })
 })
 
+/** Of the transaction of the last 300 of 600 events, none of which is there any more. */
+async function passedOver(): Promise<NonNullable<ReadLogOptions['passedOver']>> {
+  await fill(300)
+  await fill(300)
+  const [row] = await db.query<{ xid: string; era: string }>(`
+    with gone as (delete from pawl.event where seq > 300 returning xid)
+    select distinct g.xid::text as xid, h.generation || '/' || extract(epoch from pg_postmaster_start_time()) as era from gone g, pawl.log_head h`)
+  return { era: row!.era, xids: [row!.xid], heads: ['300'] }
+}
+
+test('events of a transaction to pass over are left out unread', async () => {
+  const { numbers, reads } = await readAll({ limit: 500, passedOver: await passedOver() })
+  expect(numbers).toEqual(upTo(300))
+  expect(reads.at(-1)).toMatchObject({ next: 600, head: 600 })
+})
+
+test.each([
+  ['another era', { era: '1/1' }],
+  ['another transaction', { xids: ['3'] }],
+  ['a head behind the event', { heads: ['500'] }],
+])('for %s no event is passed over', async (_, other) => {
+  const given = { ...(await passedOver()), ...other }
+  await expect(readAll({ limit: 500, passedOver: given })).rejects.toMatchObject({ code: 'PAWL_LOG_GAP' })
+})
+
+test('after a change of generation events with the same transaction are read', async () => {
+  const given = await passedOver()
+  await db.query('update pawl.sequencer set generation = generation + 1')
+  await db.query('update pawl.log_page set generation = generation + 1 where first_position > 300')
+  await expect(readAll({ limit: 500, passedOver: given })).rejects.toMatchObject({ code: 'PAWL_LOG_GAP' })
+})
+
+test('a missing page of events to pass over is an error', async () => {
+  const given = await passedOver()
+  await db.query('delete from pawl.log_page where first_position = 301')
+  await expect(readAll({ limit: 500, passedOver: given })).rejects.toMatchObject({ code: 'PAWL_LOG_GAP' })
+})
+
 test('the audit finds an event that has two positions', async () => {
   await fill(300)
   expect(await db.pawl().events.audit()).toMatchObject({ isSound: true, head: 300, first: 1, positions: 300 })

@@ -1,7 +1,7 @@
 // Reads the log. One statement reads pages and joins their events; the log is dense, so a missing position is an error, never skipped.
 
 import type { Db } from '../db/db.ts'
-import { statement } from '../db/statement.ts'
+import { numbersLiteral, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { LogEvent } from './types.ts'
 
@@ -20,6 +20,16 @@ export interface ReadLogOptions {
   readonly tenant?: string | undefined
   /** The shard with this index, from 0, of `of` shards. */
   readonly shard?: { readonly index: number; readonly of: number } | undefined
+  /** Their events are left out without being read, so that one of them is missing is not noticed. */
+  readonly passedOver?: PassedOver | undefined
+}
+
+/** Committed transactions, each with the head of the log before it appended. Ids come again after a failover or a restore, hence the era. */
+export interface PassedOver {
+  /** The generation of the log and the start of the server, as take-all-dirty returns it. */
+  readonly era: string
+  readonly xids: readonly string[]
+  readonly heads: readonly string[]
 }
 
 export interface LogRead {
@@ -57,7 +67,7 @@ interface Row {
 }
 
 export async function readLog(connection: Db, options: ReadLogOptions): Promise<LogRead> {
-  const { after, limit, channel = null, tenant = null, shard } = options
+  const { after, limit, channel = null, tenant = null, shard, passedOver } = options
   const isFiltered = channel !== null || tenant !== null || shard !== undefined
   const range = shard === undefined ? undefined : bucketRange(shard)
   const [row] = await connection.run<Row>(readStatement, {
@@ -68,6 +78,9 @@ export async function readLog(connection: Db, options: ReadLogOptions): Promise<
     tenant,
     bucket_from: range?.from ?? null,
     bucket_to: range?.to ?? null,
+    passed_era: passedOver?.era ?? null,
+    passed_xids: numbersLiteral(passedOver?.xids ?? []),
+    passed_heads: numbersLiteral(passedOver?.heads ?? []),
   })
   if (row === undefined) throw sequencerMissing()
   const [head, until] = [Number(row.head), Number(row.until)]

@@ -1,6 +1,7 @@
 // Definitions of projections, reactions and sinks, checked and filled in.
 
 import { isPawlError, NonRetryable } from '../errors.ts'
+import type { PassedOver } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import { check, type Resolved, refused, resolve } from '../kernel/options.ts'
 import { backoffMs, mayRetry } from '../kernel/retry.ts'
@@ -46,6 +47,7 @@ export interface DefinedState extends DefinedBase {
   /** Of one refresh, under one lock; undefined: one entity at a time, under the entity's own lock. */
   readonly entitiesMax: number | undefined
   readonly concurrency: number
+  readonly own: OwnRefreshes | undefined
 }
 
 export interface DefinedSink extends DefinedBase {
@@ -111,6 +113,7 @@ function defineState(call: string, tenant: string, name: string, given: unknown)
     refresh: refreshMany ?? (([entity], tx, context) => refresh!(entity!, tx, context)),
     entitiesMax: isOne ? options.tuning.batchMax : undefined,
     concurrency: isOne ? 1 : options.concurrency,
+    own: ownRefreshesOf(options.entity),
   }
 }
 
@@ -165,4 +168,47 @@ export function kindOf(definition: Defined): string {
 /** What its kind begins with, whichever generation a process defines. */
 export function kindPrefix({ tenant, name }: { readonly tenant: string; readonly name: string }): string {
   return `projection:${tenant}/${name}/`
+}
+
+// ---- a state projection that ignores the events of its refresh. The cursor passes over those of this process's last refreshes unread. A hint: lost, or
+// in another process, the events are read, and mark nothing.
+
+type Entity = StateProjectionOptions['entity']
+
+/** Each costs a comparison per position that is read. */
+const transactionsMax = 64
+
+/** What a refresh's transaction tells of itself before it appends; all null: its commit could be lost, and another get its id. */
+export interface OwnRefresh {
+  readonly era: string | null
+  readonly head: string | null
+  readonly xid: string | null
+}
+
+const ignoring = new WeakSet<Entity>()
+
+/** Declares that the function returns nothing for any event of the projection's own refresh, in any release. Pawl's own projections only. */
+export function ignoringOwnEvents(entity: Entity): Entity {
+  ignoring.add(entity)
+  return entity
+}
+
+export function ownRefreshesOf(entity: Entity): OwnRefreshes | undefined {
+  return ignoring.has(entity) ? new OwnRefreshes() : undefined
+}
+
+export class OwnRefreshes {
+  #passedOver: PassedOver | undefined
+
+  /** After the commit: a transaction that was rolled back leaves its id to nothing, one without an answer is read. */
+  committed({ era, head, xid }: OwnRefresh): void {
+    if (era === null || head === null || xid === null) return
+    const { xids, heads } = this.#passedOver?.era === era ? this.#passedOver : { xids: [], heads: [] }
+    const last = 1 - transactionsMax
+    this.#passedOver = { era, xids: [...xids.slice(last), xid], heads: [...heads.slice(last), head] }
+  }
+
+  get passedOver(): PassedOver | undefined {
+    return this.#passedOver
+  }
 }

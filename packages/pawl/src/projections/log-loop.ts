@@ -14,7 +14,7 @@ import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/service.ts'
 import { Applier } from './applier.ts'
 import { cursorStatements, type HeldCursor, isLogOf, latch, passEvents, passEveryMs, placeAt, placeOf } from './cursor.ts'
-import type { DefinedLog, DefinedState } from './definition.ts'
+import type { DefinedLog, DefinedState, OwnRefreshes } from './definition.ts'
 import { type FencedEnd, messageOf, whenUnlocked } from './fenced.ts'
 import type { Host } from './part.ts'
 
@@ -54,7 +54,7 @@ export class LogLoop {
     this.#host = host
     this.#loop = host.loop(`projection ${definition.name}`)
     this.#applier = new Applier(cursor, definition, host)
-    this.#pages = new Pages(cursor, definition.batchMax, host.engine)
+    this.#pages = new Pages(cursor, definition, host.engine)
     this.#mode = this.#nextMode()
   }
 
@@ -307,6 +307,7 @@ interface Ahead {
 class Pages {
   readonly #cursor: HeldCursor
   readonly #limit: number
+  readonly #own: OwnRefreshes | undefined
   readonly #reader: Connection
   /** Everything up to here was read; what was ours is applied. */
   #readTo: number
@@ -314,9 +315,10 @@ class Pages {
   /** Of the log, when the last page was read. */
   generation: number | undefined
 
-  constructor(cursor: HeldCursor, limit: number, reader: Connection) {
+  constructor(cursor: HeldCursor, definition: DefinedLog | DefinedState, reader: Connection) {
     this.#cursor = cursor
-    this.#limit = limit
+    this.#limit = definition.batchMax
+    this.#own = definition.kind === 'state' ? definition.own : undefined
     this.#reader = reader
     this.#readTo = cursor.place.position
   }
@@ -364,6 +366,6 @@ class Pages {
   }
 
   #read(after: number): Promise<LogRead> {
-    return readLog(this.#reader, { after, limit: this.#limit, ...this.#cursor.filter })
+    return readLog(this.#reader, { after, limit: this.#limit, ...this.#cursor.filter, passedOver: this.#own?.passedOver })
   }
 }

@@ -3,6 +3,8 @@ import { expect, onTestFinished, test } from 'vitest'
 import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
 import { Transaction } from '../db/transaction.ts'
+import type { LogEvent } from '../events/types.ts'
+import { ignoringOwnEvents } from './definition.ts'
 import type { StateProjectionOptions } from './types.ts'
 
 const sql = `
@@ -291,4 +293,65 @@ test('a paused refreshMany starts nothing until it is resumed', async () => {
   expect(await searched(db)).toEqual(['a'])
   await pawl.projections.resume('search', { reason: 'it is done' })
   await until('it is refreshed', async () => (await searched(db)).length === 2)
+})
+
+/** A projection that ignores what its refresh appends, and the events that it was given. */
+function defineIgnoring(db: TestDatabase) {
+  const given: LogEvent[] = []
+  const entity = ignoringOwnEvents((event) => {
+    given.push(event)
+    return event.type === 'Echo' ? [] : [event.key]
+  })
+  const refreshMany: RefreshMany = (entities, tx) =>
+    tx.query("select pawl.append('Echo', 'thing', e || n) from unnest($1::text[]) e, generate_series(1, 30) n", [entities])
+  return { pawl: define(db, refreshMany, { entity }), given }
+}
+
+/** Refreshes a, then b: the refresher that takes b has the answer of a's commit. Returns the transaction of a's events. */
+async function refreshTwo(db: TestDatabase): Promise<string> {
+  for (const [index, key] of ['a', 'b'].entries()) {
+    await append(db, { key })
+    await until(
+      'it is refreshed',
+      async () => (await db.query("select from pawl.event where type = 'Echo'")).length === 30 * (index + 1),
+    )
+  }
+  await noneDirty(db)
+  await caughtUp(db, 'search')
+  return (await db.query<{ xid: string }>("select xid::text from pawl.event where type = 'Echo' order by seq limit 1"))[0]!.xid
+}
+
+async function readAgain(db: TestDatabase, { projections }: ReturnType<TestDatabase['pawl']>): Promise<void> {
+  await projections.pause('search', { reason: 'a test' })
+  await projections.resume('search', { reason: 'a test', from: 'oldest' })
+  await until(
+    'both are refreshed again',
+    async () => (await db.query("select from pawl.event where type = 'Echo'")).length >= 120,
+  )
+  await noneDirty(db)
+  await caughtUp(db, 'search')
+}
+
+test('a cursor is not given ignored events of its own refresh', async () => {
+  const db = await createLog(sql)
+  const { pawl, given } = defineIgnoring(db)
+  await startRunner(pawl)
+  const xid = await refreshTwo(db)
+  given.length = 0
+  await readAgain(db, pawl)
+  expect(given.filter((event) => event.xid === xid)).toEqual([])
+  expect(given.filter(({ type }) => type === 'Added').map(({ key }) => key)).toEqual(['a', 'b'])
+  expect(await pawl.projections.status('search')).toMatchObject([{ state: 'running', reason: null }])
+})
+
+test("another process's cursor reads the events of a refresh", async () => {
+  const db = await createLog(sql)
+  const first = await startRunner(defineIgnoring(db).pawl)
+  const xid = await refreshTwo(db)
+  await first.stop()
+  const { pawl, given } = defineIgnoring(db)
+  await startRunner(pawl)
+  await readAgain(db, pawl)
+  expect(given.filter((event) => event.xid === xid)).toHaveLength(30)
+  expect(given.filter(({ type }) => type === 'Added').map(({ key }) => key)).toEqual(['a', 'b'])
 })

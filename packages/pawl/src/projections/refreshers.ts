@@ -12,7 +12,7 @@ import { refused, resolve } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { Service } from '../kernel/service.ts'
 import { markDirty, tripBreaker } from './applier.ts'
-import { type Defined, type DefinedState, foldOf, idOf } from './definition.ts'
+import { type Defined, type DefinedState, foldOf, idOf, type OwnRefresh } from './definition.ts'
 import { callHandler, messageOf, openTx, whenUnlocked } from './fenced.ts'
 import { markDelay } from './options.ts'
 import type { Host } from './part.ts'
@@ -41,6 +41,7 @@ type Outcome = 'refreshed' | 'nothing' | 'failed'
 interface Taken {
   readonly entity: string | undefined
   readonly is_live: boolean
+  readonly refresh?: OwnRefresh
 }
 
 interface Looked {
@@ -143,6 +144,7 @@ export class Refreshers {
       if (probe.on) await probe.hit('projections.state.handled', entities)
       await tx.releaseSavepoint('refresh')
       await tx.commit()
+      if (taken.refresh !== undefined) definition.own?.committed(taken.refresh)
       return entities.length > 0 ? 'refreshed' : 'nothing'
     } catch (error) {
       if (entities.length === 0) throw error
@@ -158,8 +160,8 @@ export class Refreshers {
     const idle_ms = String(this.#host.idleMs(timeout))
     const values = { ...idOf(definition), idle_ms, fold: foldOf(definition) }
     if (entitiesMax === undefined) return takeOne(tx, values)
-    const [row] = await tx.run<{ is_live: boolean }>(takeAllStatement, values)
-    return row && { entity, is_live: row.is_live }
+    const [row] = await tx.run<{ is_live: boolean } & OwnRefresh>(takeAllStatement, values)
+    return row && { entity, is_live: row.is_live, refresh: row }
   }
 
   /** While the entity's lock is still held, so that no other process tries it before its delay is written. */

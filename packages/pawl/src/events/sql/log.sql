@@ -13,14 +13,21 @@ from pawl.sequence_events(:limit::integer) t
 -- that holds :after + :scan ends before 200 more. Without the offset the planner would flatten the subquery and open every day.
 -- One row: the head, the number of positions that pages cover, and one string per column of the events: words between spaces, or a JSON array. That
 -- costs a reader less than half of rows. A position without its event has the id '-'. After 2 MB, as stored, it returns no further event (is_cut): at the
--- best compression a string still fits into the limits of the server and of Node.
+-- best compression a string still fits into the limits of the server and of Node. Events of :passed_xids are left out before pawl.event is read, where
+-- they are of this era and after the head that each of these transactions saw: a restore may bring other events with the same ids.
 with place as materialized (
   select s.position as head, s.generation, least(s.position, :after::bigint + :scan::bigint) as until
   from pawl.log_head s
   where s.tenant = ''
 ),
 page as materialized (
-  select p.first_position, p.last_position, p.from_at, p.to_at, p.generation, p.channels, p.xids, p.seqs, l.until
+  select p.first_position, p.last_position, p.from_at, p.to_at, p.generation, p.channels, p.xids, p.seqs, l.until,
+    array(
+      select o.xid
+      from unnest(:passed_xids::xid8[], :passed_heads::bigint[]) o(xid, head)
+      where o.head < p.first_position
+        and :passed_era::text = p.generation || '/' || extract(epoch from pg_postmaster_start_time())
+    ) as passed_xids
   from place l
   cross join pawl.log_page p
   where p.tenant = ''
@@ -67,6 +74,7 @@ cross join lateral (
     ) e on true
     where p.first_position + u.n - 1 > :after::bigint
       and p.first_position + u.n - 1 <= p.until
+      and u.xid <> all (p.passed_xids)
       and (:channel::text is null or p.channels @> array[:channel::text] collate "C")
       and (
         e.id is null

@@ -52,9 +52,10 @@ left join lateral (
 ) t on true
 
 -- name: take-all-dirty
--- Makes this transaction the one refresher of a generation. The lock ends with the transaction; it is tried, never waited for.
+-- Makes this transaction the one refresher of a generation. The lock ends with the transaction; it is tried, never waited for. Beside that what read-log
+-- needs to pass over its events: null without a flush at its commit, since after a crash of the server another transaction may get the id.
 -- Locks: the generation's advisory lock, and the cursor's row against a switch of generations, which would rename the tables.
--- Plan: cursor_pkey.
+-- Plan: cursor_pkey, sequencer_pkey.
 -- No row: another transaction refreshes, or it is paused, or about to be switched.
 with live as materialized (
   select c.is_live
@@ -67,8 +68,15 @@ with live as materialized (
     and (c.hold_at is distinct from 0 or c.hold_until < pawl.now())
   for key share
 )
-select l.is_live, set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle, set_config('pawl.fold', :fold::text, true) as fold
+select l.is_live, set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle, set_config('pawl.fold', :fold::text, true) as fold,
+  h.generation || '/' || extract(epoch from pg_postmaster_start_time()) as era, h.position::text as head, h.xid
 from live l
+left join lateral (
+  select s.generation, s.position, pg_current_xact_id()::text as xid
+  from pawl.log_head s
+  where s.tenant = ''
+    and current_setting('synchronous_commit') <> 'off'
+) h on true
 where pg_try_advisory_xact_lock(hashtextextended(jsonb_build_array(:tenant::text, :name::text, :generation::integer)::text, 0))
 
 -- name: next-due
