@@ -84,11 +84,11 @@ export class Finisher {
       complete: statement(import.meta.url, 'complete-item'),
       guard: statement(import.meta.url, 'guard-item'),
       values: (attempts) => {
-        const items = attempts.map(({ payload }) => payload as ItemPayload)
+        const items = attempts.map(({ payload }) => (payload ?? {}) as Partial<ItemPayload>)
         return {
-          batches: numbersLiteral(items.map(({ batch }) => batch)),
-          numbers: numbersLiteral(items.map(({ n }) => n)),
-          batch_fences: numbersLiteral(items.map(({ fence }) => fence)),
+          batches: numbersLiteral(items.map(({ batch }) => batch ?? null)),
+          numbers: numbersLiteral(items.map(({ n }) => n ?? null)),
+          batch_fences: numbersLiteral(items.map(({ fence }) => fence ?? null)),
         }
       },
       about: (payload) => {
@@ -98,8 +98,8 @@ export class Finisher {
       settled: (attempts) => {
         const refs = new Map<string, BatchRef>()
         for (const { tenant, payload } of attempts) {
-          const { batch, fence } = payload as ItemPayload
-          refs.set(batch, { tenant, batch, fence })
+          const { batch, fence } = (payload ?? {}) as Partial<ItemPayload>
+          if (batch !== undefined && fence !== undefined) refs.set(batch, { tenant, batch, fence })
         }
         return Promise.all([...refs.values()].map((ref) => this.#settled(registry(), ref)))
       },
