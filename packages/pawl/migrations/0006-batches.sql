@@ -607,7 +607,7 @@ end
 $$;
 
 -- Gives the next items their jobs: 2,000 at first, so that they begin early, then 10,000; fewer if their data takes more than 16 MB. False: the batch does
--- not run any more.
+-- not run any more. Null: it runs, and its deadline has passed or it has not crossed its boundary; an extend may still let it go on.
 create function pawl.feed_batch(p_tenant text, p_id bigint, p_fence bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -618,13 +618,17 @@ declare
   v_total integer;
   v_ids bigint[];
   v_payloads jsonb[];
+  v_may_feed boolean;
 begin
-  select b.name, b.queue, b.fed, b.total into v_name, v_queue, v_fed, v_total
+  select b.name, b.queue, b.fed, b.total, b.boundary_at is not null and b.deadline > pawl.now() into v_name, v_queue, v_fed, v_total, v_may_feed
   from pawl.batch b
-  where b.tenant = p_tenant and b.id = p_id and b.fence = p_fence and b.state = 'running' and b.boundary_at is not null
+  where b.tenant = p_tenant and b.id = p_id and b.fence = p_fence and b.state = 'running'
   for no key update;
   if not found then
     return false;
+  end if;
+  if not v_may_feed then
+    return null;
   end if;
   select max(x.n), array_agg(x.job_id order by x.n),
     array_agg(jsonb_build_object('batch', p_id::text, 'n', x.n, 'fence', p_fence::text, 'key', x.key, 'data', x.data) order by x.n)

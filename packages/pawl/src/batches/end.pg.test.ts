@@ -54,6 +54,23 @@ test('[B3] the last two items end at once: the hook runs once', async () => {
   expect((await eventsOf(db, id)).filter((type) => type === 'batch.finished')).toHaveLength(1)
 })
 
+test('items are given back before they started: nothing is refused', async () => {
+  const said: string[] = []
+  const say = (_: unknown, message: string) => void said.push(message)
+  const pawl = db.pawl({ logger: { debug() {}, info() {}, warn: say, error: say } })
+  const go = deferred()
+  // Quick ones first: a worker claims more than it runs once it knows how quick they are.
+  const reparse = pawl.batches.define('reparse', { item: { run: ({ n }) => (n > 100 ? go.promise : undefined) } })
+  const { id } = await pawl.batches.start(reparse, files(300))
+  const worker = await startWorker(pawl, 5)
+  await until('some are given back', () => worker.metrics().released > 0)
+  go.resolve()
+  expect(await closed(pawl, id)).toMatchObject({ state: 'finished', counts: { done: 300 } })
+  expect(worker.metrics().refused).toBe(0)
+  expect(await db.query('select what, detail from pawl.refusal')).toEqual([])
+  expect(said).toEqual([])
+})
+
 test('[B3] after a crash before the end the watch ends it', async () => {
   const pawl = db.pawl()
   const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })

@@ -5,10 +5,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import type { SettleWith } from '../jobs/kinds.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import { insideTx } from '../kernel/handler.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import type { Registry } from './definition.ts'
 
+const stateStatement = statement(import.meta.url, 'state')
 const inspectStatement = statement(import.meta.url, 'inspect')
 const moveStatement = statement(import.meta.url, 'move-cursor')
 const failLostStatement = statement(import.meta.url, 'fail-lost')
@@ -26,7 +29,7 @@ const triesMax = 10
 /** The cursor of a batch is moved by at least this many items. */
 const cursorItems = 100
 /** A process polls this often for overdue batches while batches that it defines are open. */
-const pollMs = 1000
+export const pollMs = 1000
 /** An alert names what keeps a batch from ending this long after its deadline. */
 const blockedMs = 60_000
 
@@ -69,6 +72,8 @@ export class Finisher {
   readonly #running = new Map<string, Set<number>>()
   /** Batches, and names of them, that are being inspected; true: once more after that. */
   readonly #inspecting = new Map<string, boolean>()
+  /** When these batches were read, and how long they had left: 0 where nothing may start. */
+  readonly #left = new Map<string, { readonly readMs: number; readonly leftMs: Promise<number> }>()
   #isPolling = false
 
   /** How items settle. `registry` is read when they do. */
@@ -79,11 +84,11 @@ export class Finisher {
       complete: statement(import.meta.url, 'complete-item'),
       guard: statement(import.meta.url, 'guard-item'),
       values: (attempts) => {
-        const items = attempts.map(({ payload }) => payload as ItemPayload)
+        const items = attempts.map(({ payload }) => (payload ?? {}) as Partial<ItemPayload>)
         return {
-          batches: numbersLiteral(items.map(({ batch }) => batch)),
-          numbers: numbersLiteral(items.map(({ n }) => n)),
-          batch_fences: numbersLiteral(items.map(({ fence }) => fence)),
+          batches: numbersLiteral(items.map(({ batch }) => batch ?? null)),
+          numbers: numbersLiteral(items.map(({ n }) => n ?? null)),
+          batch_fences: numbersLiteral(items.map(({ fence }) => fence ?? null)),
         }
       },
       about: (payload) => {
@@ -93,8 +98,8 @@ export class Finisher {
       settled: (attempts) => {
         const refs = new Map<string, BatchRef>()
         for (const { tenant, payload } of attempts) {
-          const { batch, fence } = payload as ItemPayload
-          refs.set(batch, { tenant, batch, fence })
+          const { batch, fence } = (payload ?? {}) as Partial<ItemPayload>
+          if (batch !== undefined && fence !== undefined) refs.set(batch, { tenant, batch, fence })
         }
         return Promise.all([...refs.values()].map((ref) => this.#settled(registry(), ref)))
       },
@@ -111,6 +116,35 @@ export class Finisher {
       running.delete(n)
       if (running.size === 0 && this.#running.get(key) === running) this.#running.delete(key)
     }
+  }
+
+  /**
+   * Whether a step or an item may start: its batch runs and is not overdue, which is read once a second. One read per item would take more than
+   * settling it. A worker that comes up after the deadline starts nothing, and its poll ends the batch.
+   */
+  async mayStart(registry: Registry, ref: BatchRef): Promise<boolean> {
+    this.poll(registry)
+    const key = keyOf(ref)
+    const nowMs = monotonicMs()
+    let known = this.#left.get(key)
+    if (known === undefined || nowMs - known.readMs >= pollMs) {
+      known = { readMs: nowMs, leftMs: this.#leftMs(registry, ref) }
+      this.#left.set(key, known)
+    }
+    return (await known.leftMs) > monotonicMs() - known.readMs
+  }
+
+  #leftMs({ pool, logger }: Registry, { tenant, batch: id }: BatchRef): Promise<number> {
+    // In no handler's transaction: others of this process wait for the answer too.
+    return insideTx.exit(() =>
+      retrying(() => pool.run<{ state: string; left_ms: string | null }>(stateStatement, { tenant, id })).then(
+        ([row]) => (row?.state === 'running' ? Number(row.left_ms) : 0),
+        (error: unknown) => {
+          logger.debug({ batch: id, error: describeError(error) }, 'the deadline of a batch could not be read; its items wait')
+          return 0
+        },
+      ),
+    )
   }
 
   /** Errors are left to the watch. */
@@ -138,6 +172,7 @@ export class Finisher {
     for (let isOpen = true; isOpen; ) {
       await sleep(pollMs, undefined, { ref: false })
       if (registry.pool.isEnded) break
+      this.#left.clear()
       isOpen = await this.#tendOpen(registry).catch((error: unknown) => {
         registry.logger.debug({ error: describeError(error) }, 'a poll for overdue batches failed')
         return true

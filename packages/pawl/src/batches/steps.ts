@@ -12,7 +12,7 @@ import { insideTx } from '../kernel/handler.ts'
 import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { type DefinedBatch, hasHandler, keepDays, type Registry } from './definition.ts'
-import type { BatchRef, ItemPayload } from './finish.ts'
+import { type BatchRef, type ItemPayload, pollMs } from './finish.ts'
 import { needBatch } from './reads.ts'
 import type { Item, ItemToRestore, Sums } from './types.ts'
 
@@ -78,7 +78,7 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   jobs.define<StepPayload>(`pawl.batch.${name}.step`, {
     ...step,
     retry: stepRetry,
-    tx: (job, tx) => crossAndFeed(batch, job, tx),
+    tx: (job, tx) => crossAndFeed(registry, batch, job, tx),
   })
   jobs.define<EndPayload>(`pawl.batch.${name}.end`, {
     ...step,
@@ -87,6 +87,7 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   })
   const { run, tx: inTx, retry, ...options } = item
   const answer = async (job: Job<ItemPayload>, context: JobContext, handle: (given: never) => unknown) => {
+    if (!(await registry.finisher.mayStart(registry, refOf(job)))) return job.snooze(pollMs)
     const ended = registry.finisher.running(registry, refOf(job), job.payload.n)
     try {
       return checkSums(subjectOf(name, job), await handle(itemOf(name, job, await dataOf(batch, job)) as never))
@@ -179,6 +180,7 @@ async function prepare(registry: Registry, batch: DefinedBatch, job: Job<StepPay
   const { batch: id, fence } = job.payload
   const report = await needBatch(registry.pool, tenant, id)
   if (report.state !== 'running') return undefined
+  if (!(await registry.finisher.mayStart(registry, refOf(job)))) return job.snooze(pollMs)
   const answer = await batch.prepare?.(report, context)
   const prepared = toJson(answer ?? null, `What prepare of '${batch.name}' returned`, { bytesMax: registry.payloadBytesMax })
   if (probe.on) await probe.hit('batches.prepared', { id })
@@ -191,19 +193,23 @@ async function prepare(registry: Registry, batch: DefinedBatch, job: Job<StepPay
   return undefined
 }
 
-async function crossAndFeed(batch: DefinedBatch, job: Job<StepPayload>, tx: JobTx): Promise<void> {
+/** An overdue batch begins nothing. Its step waits for the end, or for an extend: one that returned would count as lost, and fail the batch. */
+async function crossAndFeed(registry: Registry, batch: DefinedBatch, job: Job<StepPayload>, tx: JobTx): Promise<unknown> {
   const { tenant } = job
   const { batch: id, fence } = job.payload
   const db = tx as unknown as TxDb
-  if (batch.prepare !== undefined && (await db.run(prepareFirstStatement, { tenant, id, fence })).length > 0) return
+  registry.finisher.poll(registry)
+  // Not only before the deadline: an extend between this statement and the next would let the boundary pass without its prepare.
+  if (batch.prepare !== undefined && (await db.run(prepareFirstStatement, { tenant, id, fence })).length > 0) return undefined
   const [crossed] = await db.run(boundaryStatement, { tenant, id, fence })
   if (crossed !== undefined) {
     const sums = checkSums(`The boundary of '${batch.name}'`, await batch.boundary?.(await needBatch(db, tenant, id), tx))
     await db.run(boundarySumsStatement, { tenant, id, sums: sums === undefined ? null : JSON.stringify(sums) })
     if (probe.on) await probe.hit('batches.boundary.written', { id })
   }
-  await db.run(feedStatement, { tenant, id, fence })
+  const [fed] = await db.run<{ is_fed: boolean | null }>(feedStatement, { tenant, id, fence })
   if (probe.on) await probe.hit('batches.feed.written', { id })
+  return fed!.is_fed === null ? job.snooze(pollMs) : undefined
 }
 
 /** One chunk of one part: clears jobs, restores items, or calls onEnd. */

@@ -71,6 +71,7 @@ export class Attempt {
   tx: Transaction | undefined
   /** The last call of its handler. */
   call: Call | undefined
+  #uncalledPayload: unknown
   #state: AttemptState = 'waiting'
   #abortReason: PawlError | undefined
 
@@ -87,9 +88,9 @@ export class Attempt {
     this.isSuspect = isSuspect
   }
 
-  /** As its handler got it. */
+  /** As its handler got it. Of an attempt whose handler was not called: as it is stored, for the capability that settles it. */
   get payload(): unknown {
-    return this.call?.payload
+    return this.call?.payload ?? this.#uncalledPayload
   }
   /** In log lines. */
   get named(): Readonly<Record<string, unknown>> {
@@ -174,6 +175,8 @@ export class Attempt {
 
   /** Its handler is not called again: what waits for its settle does not take the memory of the payload too. */
   #dropPayload(): void {
+    if (this.definition.settleWith !== undefined && this.payload === undefined)
+      this.#uncalledPayload = JSON.parse(this.row.payload)
     this.row.payload = 'null'
   }
 

@@ -77,11 +77,16 @@ export class Outcomes {
   }
 
   #follow(enqueued: Promise<unknown>): void {
+    const { changed, process } = this.#options
     this.#following++
-    void enqueued.then(() => {
-      this.#following--
-      this.#options.changed.fire()
-    })
+    void enqueued
+      .catch((error: unknown) =>
+        process.config.logger.error({ error: describeError(error) }, 'what follows the end of jobs failed'),
+      )
+      .then(() => {
+        this.#following--
+        changed.fire()
+      })
   }
 
   started(attempt: Attempt): void {
@@ -95,7 +100,9 @@ export class Outcomes {
     const { events } = this.#options
     this.counts.settles++
     const { settleWith } = endings[0]?.attempt.definition ?? {}
-    if (settleWith !== undefined) this.#follow(settleWith.settled(endings.map(({ attempt }) => attempt)))
+    // Those given back have not ended. An error here must not reach the settler: its ends are stored.
+    const ended = endings.filter(({ failed }) => failed?.outcome !== 'released').map(({ attempt }) => attempt)
+    if (settleWith !== undefined && ended.length > 0) this.#follow(new Promise((resolve) => resolve(settleWith.settled(ended))))
     for (const { attempt, failed } of endings) {
       if (failed === undefined) {
         this.counts.done++

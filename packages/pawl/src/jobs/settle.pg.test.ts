@@ -318,7 +318,10 @@ interface Alone {
   claim(): Promise<Attempt>
 }
 
-async function settlerAlone(onSettled: (endings: readonly Ending[]) => void = () => undefined): Promise<Alone> {
+async function settlerAlone(
+  onSettled: (endings: readonly Ending[]) => void = () => undefined,
+  onRefused: (endings: readonly Ending[]) => void = () => undefined,
+): Promise<Alone> {
   const { config } = pawl
   const nothing = () => undefined
   const settler = new Settler({
@@ -328,7 +331,7 @@ async function settlerAlone(onSettled: (endings: readonly Ending[]) => void = ()
       loop: () => ({ succeeded: nothing, failed: nothing }),
     },
     batchMax: 100,
-    outcomes: { settled: onSettled, refusedEnds: nothing },
+    outcomes: { settled: onSettled, refusedEnds: onRefused },
     onStored: nothing,
   })
   const connection = new Connection(config.database, 'test')
@@ -356,6 +359,26 @@ test('attempts of two incarnations in one batch are recorded with their own', as
   settler.start()
   expect(await settled.promise).toHaveLength(2)
   for (const { id, worker } of held) expect(await pawl.jobs.attempts(id)).toMatchObject([{ outcome: 'failed', holder: worker }])
+})
+
+test('what follows a settle throws: its ends are not sent again', async () => {
+  const calls: string[] = []
+  const { settler, claim } = await settlerAlone(
+    (ends) => {
+      calls.push(`settled ${ends.length}`)
+      throw new Error('a bug')
+    },
+    (ends) => void calls.push(`refused ${ends.length}`),
+  )
+  const held = [await claim(), await claim()]
+  for (const each of held) settler.add(failed(each, 'released', 0))
+  settler.start()
+  await settler.drained(10_000)
+  // The next end is stored after whatever was sent again.
+  settler.add(failed(await claim(), 'released', 0))
+  await settler.drained(10_000)
+  expect(settler.unsettled).toBe(0)
+  expect(calls).toEqual(['settled 2', 'settled 1'])
 })
 
 test('[J15] a job timed out by the keeper is reported dead once', async () => {

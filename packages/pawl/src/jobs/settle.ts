@@ -237,18 +237,9 @@ class SettleLane {
     for (let tried = 1; !signal.aborted; tried++) {
       try {
         const connection = this.#connection(purpose)
-        const { refused, left } = await (group[0]!.failed === undefined
-          ? settleDone(connection, group)
-          : settleFailed(connection, group))
-        const answered = left.length === 0 ? group : group.filter((ending) => !left.includes(ending))
-        for (const ending of answered) this.#remove(ending)
-        const { outcomes, onStored } = this.#options
-        if (refused.length < answered.length)
-          outcomes.settled(refused.length === 0 ? answered : answered.filter((ending) => !refused.includes(ending)))
-        if (refused.length > 0) outcomes.refusedEnds(refused)
-        if (left.length > 0) this.#setAside(left)
-        onStored(answered)
+        const settled = await (group[0]!.failed === undefined ? settleDone(connection, group) : settleFailed(connection, group))
         this.#settling.succeeded()
+        this.#answered(group, settled)
         return false
       } catch (error) {
         this.#settling.failed(error)
@@ -261,6 +252,26 @@ class SettleLane {
       }
     }
     return false
+  }
+
+  /** The database has them: an error from here on must not send them again, as their fences would be refused. */
+  #answered(group: readonly Ending[], { refused, left }: Settled): void {
+    const answered = left.length === 0 ? group : group.filter((ending) => !left.includes(ending))
+    for (const ending of answered) this.#remove(ending)
+    if (left.length > 0) this.#setAside(left)
+    const { outcomes, onStored } = this.#options
+    const stored = refused.length === 0 ? answered : answered.filter((ending) => !refused.includes(ending))
+    if (stored.length > 0) this.#follow(() => outcomes.settled(stored))
+    if (refused.length > 0) this.#follow(() => outcomes.refusedEnds(refused))
+    this.#follow(() => onStored(answered))
+  }
+
+  #follow(act: () => void): void {
+    try {
+      act()
+    } catch (error) {
+      this.#options.process.config.logger.error({ error: describeError(error) }, 'what follows a settle failed')
+    }
   }
 
   /** One broken row must not hold up the others of its batch. */

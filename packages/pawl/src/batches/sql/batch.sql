@@ -47,7 +47,7 @@ from pawl.start_batch(:tenant::text, :id::bigint, :is_own::boolean) s
 -- Locks: none.
 -- Plan: batch_pkey.
 -- No row: there is no such batch.
-select b.state, b.deadline, b.deadline <= pawl.now() as is_overdue, b.boundary_at, b.job_id::text as job_id
+select b.state, b.deadline, ceil(extract(epoch from b.deadline - pawl.now()) * 1000)::bigint as left_ms, b.deadline <= pawl.now() as is_overdue, b.boundary_at, b.job_id::text as job_id
 from pawl.batch b
 where b.tenant = :tenant::text
   and b.id = :id::bigint
@@ -253,10 +253,10 @@ where b.tenant = :tenant::text
 returning b.id
 
 -- name: boundary
--- Crosses the boundary, before the effects of the same transaction.
+-- Crosses the boundary, before the effects of the same transaction. That may commit after the deadline, and never begins after it.
 -- Locks: its row, until the transaction ends: the batch cannot end before.
 -- Plan: batch_pkey.
--- No row: the batch does not run any more, or has crossed it.
+-- No row: the batch does not run any more, is overdue, or has crossed it.
 update pawl.batch b
 set boundary_at = pawl.now(),
   revision = b.revision + 1
@@ -265,6 +265,7 @@ where b.tenant = :tenant::text
   and b.fence = :fence::bigint
   and b.state = 'running'
   and b.boundary_at is null
+  and b.deadline > pawl.now()
 returning b.id
 
 -- name: boundary-sums
@@ -286,7 +287,7 @@ from kept k
 -- Gives the next items their jobs, and enqueues the step that feeds more.
 -- Locks: the batch's row.
 -- Plan: a call.
--- One row: whether the batch still runs.
+-- One row: whether the batch still runs; null: it does, and must not begin anything now.
 select pawl.feed_batch(:tenant::text, :id::bigint, :fence::bigint) as is_fed
 
 -- name: next-step
