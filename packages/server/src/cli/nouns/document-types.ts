@@ -27,7 +27,10 @@ export async function withDocuments<T>(
 /** For a person who reads faults: stored copies that a rename has not reached yet are among them. */
 export async function refreshNote({ projections }: Pawl): Promise<string[]> {
   const [refresh] = await projections.status('pawl.documents')
-  if (refresh === undefined) return ['note  No worker has run yet: stored copies are stale after a rename until one does.']
+  if (refresh === undefined)
+    return [
+      'note  No worker of a process that defines documents has run yet: stored copies are stale after a rename until one does.',
+    ]
   const left = refresh.lag + refresh.dirty
   return left === 0
     ? []

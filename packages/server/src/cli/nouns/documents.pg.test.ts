@@ -128,7 +128,7 @@ test('verify exits with 6 where a key, reference or body differs', async () => {
 test('verify says that stale copies wait for a worker', async () => {
   await json('post', 'Section', section('A'))
   await json('put', 'Session', fall.uuid, JSON.stringify({ sessionName: 'Spring', schoolReference: { schoolId: 1 } }))
-  expect(await documents('verify')).toMatchObject({ code: 6, stderr: expect.stringMatching(/\nnote {2}No worker has run yet/) })
+  expect(await documents('verify')).toMatchObject({ code: 6, stderr: expect.stringMatching(/\nnote {2}No worker of a process that defines documents has run yet/) })
   await startRunner(pawl)
   await until('the copies followed', async () => (await documents('verify')).code === 0)
 })
