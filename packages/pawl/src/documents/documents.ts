@@ -1,6 +1,6 @@
 // The verbs of documents.
 
-import type { AnyTx } from '../db/adapters.ts'
+import { type AnyTx, toTx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { assertOutsideTx } from '../events/append.ts'
 import { currentTenant } from '../kernel/handler.ts'
@@ -134,6 +134,8 @@ export class Documents {
 
   #writing(verb: string, tx: AnyTx | undefined): Reading {
     if (tx === undefined) assertOutsideTx(`documents.${verb}`)
+    // A projection's is refused before anything is read or stored.
+    else toTx(tx)
     return this.#reading(tx)
   }
 

@@ -112,7 +112,7 @@ export async function listTypes(reading: Reading): Promise<DocumentTypeDescripti
 /** In the caller's transaction, or by itself. */
 export async function rowsOf<Row>({ registry, tenant, tx }: Reading, sent: Statement, values: Values): Promise<Row[]> {
   const given = { tenant, ...values }
-  return tx === undefined ? read<Row>(registry.pool, sent, given) : dbOf(tx).run<Row>(sent, given)
+  return tx === undefined ? read<Row>(registry.pool, sent, given) : dbOf(tx, 'read').run<Row>(sent, given)
 }
 
 // ---- what a call names

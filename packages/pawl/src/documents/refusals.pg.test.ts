@@ -1,6 +1,10 @@
+import type { LogEvent, ProjectionTx } from 'pawl'
 import { expect, test } from 'vitest'
+import { until } from '../../test/support/database.ts'
 import { defineSchools } from '../../test/support/documents.ts'
 import { createLog, startRunner } from '../../test/support/projections.ts'
+
+const session = (sessionName: string, schoolId = 1) => ({ sessionName, schoolReference: { schoolId } })
 
 async function create() {
   const db = await createLog('select 1')
@@ -19,4 +23,49 @@ test('the refresh that no process runs cannot be forgotten', async () => {
     ),
   })
   expect(await pawl.projections.status('pawl.documents')).toMatchObject([{ state: 'running' }])
+})
+
+test('reads take the transaction of a projection, writes do not', async () => {
+  const { db, pawl, documents } = await create()
+  await db.query('create table roll (uuid text primary key, name text, listed integer, referrers integer)')
+  const { uuid } = await documents.post('School', { schoolId: 1, name: 'North' })
+  await documents.post('Session', session('Fall'))
+  const refused: unknown[] = []
+  const state = { kind: 'state', channel: 'documents', from: 'oldest' } as const
+  const entity = ({ aggregateType, key }: LogEvent) => `${aggregateType}/${key}`
+  pawl.projections.define('rolls', {
+    ...{ ...state, entity, tables: [{ name: 'roll', key: ['uuid'], columns: ['name', 'listed', 'referrers'] }] },
+    refresh: async (changed, tx) => {
+      if (!changed.startsWith('School/')) return
+      const school = await documents.get<{ name: string }>('School', changed.slice(7), { tx })
+      const same = await documents.get('School', { schoolId: 1 }, { tx })
+      const { items } = await documents.list('Session', { where: { schoolReference: 1 }, tx })
+      const { count } = await documents.referrers('School', uuid, { tx })
+      await tx.query('insert into roll values ($1, $2, $3, $4)', [same!.uuid, school!.body.name, items.length, count])
+    },
+  })
+  const writes: Record<string, (tx: ProjectionTx) => Promise<unknown>> = {
+    delete: (tx) => documents.delete('School', uuid, { tx }),
+    post: (tx) => documents.post('School', { schoolId: 2 }, { tx }),
+    postMany: (tx) => documents.postMany('School', [], { tx }),
+    put: (tx) => documents.put('School', uuid, { schoolId: 1 }, { ifMatch: 'other', tx }),
+    putAll: (tx) => documents.putAll([], { tx }),
+  }
+  for (const [name, write] of Object.entries(writes))
+    pawl.projections.define(name, {
+      ...{ channel: 'documents', from: 'oldest', retry: { attempts: 1 } },
+      each: (_, tx) =>
+        write(tx).then(
+          () => undefined,
+          (error) => void refused.push([name, error.code]),
+        ),
+    })
+  await startRunner(pawl)
+  await until(
+    'all have run',
+    async () => (await db.query('select from roll')).length === 1 && new Set(refused.map(String)).size === 5,
+  )
+  expect(await db.query('select * from roll')).toEqual([{ uuid, name: 'North', listed: 1, referrers: 1 }])
+  expect([...new Set(refused.map(String))].sort()).toEqual(Object.keys(writes).map((name) => `${name},PAWL_TX_UNSUPPORTED`))
+  expect((await documents.list('School')).items).toMatchObject([{ uuid, body: { name: 'North' } }])
 })
