@@ -13,6 +13,7 @@ import { type Model, type ModelType, pathPattern, type Reference } from './model
 import { Nodes } from './nodes.ts'
 import type { listTable, referrersTable } from './options.ts'
 import type { Registry } from './registry.ts'
+import { modelChanged, shapeHash } from './stored-types.ts'
 import type { Dependents, Document, DocumentTypeDescription, Key, KeyValue, Referrer, Referrers } from './types.ts'
 
 const byUuidStatement = statement(import.meta.url, 'get-by-uuid')
@@ -21,6 +22,7 @@ const listStatement = statement(import.meta.url, 'list-documents')
 const listReferringStatement = statement(import.meta.url, 'list-referring')
 const referrersStatement = statement(import.meta.url, 'referrers')
 const dependentsStatement = statement(import.meta.url, 'dependents')
+const otherTypeStatement = statement(import.meta.url, 'other-type')
 const typesStatement = statement(import.meta.url, 'list-types')
 
 const referrersMax = 10_000
@@ -47,6 +49,35 @@ export async function getDocument(reading: Reading, type: ModelType, which: stri
   return found && { ...found, byOldKey: !isSameKey(keyAs(model, found, type), key) }
 }
 
+/** As getDocument. That there is none is certain only where this process defines types as their documents were written. */
+export async function readDocument(reading: Reading, type: ModelType, which: string | Key): Promise<Document | undefined> {
+  const found = await getDocument(reading, type, which)
+  if (found === undefined) await assertStored(reading, reachedBy(reading.registry.model, type))
+  return found
+}
+
+/** One statement more, only where nothing was found. */
+async function assertStored(reading: Reading, types: ReadonlySet<ModelType>): Promise<void> {
+  const { model } = reading.registry
+  const [other] = await rowsOf<{ name: string; stored: string }>(reading, otherTypeStatement, {
+    names: textsLiteral([...types].map(({ name }) => name)),
+    shapes: textsLiteral([...types].map(shapeHash)),
+  })
+  if (other !== undefined)
+    throw modelChanged(model.get(other.name)!, JSON.parse(other.stored) as Readonly<Record<string, unknown>>)
+}
+
+/** A type, those that extend it, and those that its key is made of. */
+function reachedBy(model: Model, type: ModelType, reached = new Set(typesAs(model, type))): ReadonlySet<ModelType> {
+  for (const { type: target } of type.identities[0].references) {
+    const types = typesAs(model, model.get(target)!)
+    if (types.every((each) => reached.has(each))) continue
+    for (const each of types) reached.add(each)
+    reachedBy(model, model.get(target)!, reached)
+  }
+  return reached
+}
+
 export async function listDocuments(
   reading: Reading,
   type: ModelType,
@@ -60,6 +91,15 @@ export async function listDocuments(
       ? await rowsOf<ReadRow>(reading, listStatement, page)
       : await rowsOf<ReadRow>(reading, listReferringStatement, { ...page, ...referring(model, filters.references) })
   const ids = rows.flatMap(({ id }) => id ?? [])
+  if (ids.length === 0)
+    await assertStored(
+      reading,
+      new Set(
+        [type, ...filters.references.map(({ reference }) => model.get(reference.type)!)].flatMap((each) => [
+          ...reachedBy(model, each),
+        ]),
+      ),
+    )
   return { items: toDocuments(model, rows).slice(0, limit), next: ids.length > limit ? ids[limit - 1]! : null }
 }
 
@@ -155,8 +195,11 @@ function keyAs(model: Model, { type, key }: Document, as: ModelType): Key {
 
 /** Itself, and every type that answers to its key. */
 export function typesLiteral(model: Model, type: ModelType): string {
-  const types = [...model.values()].filter(({ identities }) => identities.some((identity) => identity.type === type.name))
-  return textsLiteral(types.map(({ name }) => name))
+  return textsLiteral(typesAs(model, type).map(({ name }) => name))
+}
+
+function typesAs(model: Model, type: ModelType): ModelType[] {
+  return [...model.values()].filter(({ identities }) => identities.some((identity) => identity.type === type.name))
 }
 
 function target({ registry }: Reading, verb: string, type: ModelType, uuid: string): Values {

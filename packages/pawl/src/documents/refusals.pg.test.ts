@@ -35,7 +35,7 @@ test('reads take the transaction of a projection, writes do not', async () => {
   const entity = ({ aggregateType, key }: LogEvent) => `${aggregateType}/${key}`
   pawl.projections.define('rolls', {
     ...{ ...state, entity, tables: [{ name: 'roll', key: ['uuid'], columns: ['name', 'listed', 'referrers'] }] },
-    refresh: async (changed, tx) => {
+    refresh: async (changed: string, tx: ProjectionTx) => {
       if (!changed.startsWith('School/')) return
       const school = await documents.get<{ name: string }>('School', changed.slice(7), { tx })
       const same = await documents.get('School', { schoolId: 1 }, { tx })
@@ -68,4 +68,43 @@ test('reads take the transaction of a projection, writes do not', async () => {
   expect(await db.query('select * from roll')).toEqual([{ uuid, name: 'North', listed: 1, referrers: 1 }])
   expect([...new Set(refused.map(String))].sort()).toEqual(Object.keys(writes).map((name) => `${name},PAWL_TX_UNSUPPORTED`))
   expect((await documents.list('School')).items).toMatchObject([{ uuid, body: { name: 'North' } }])
+})
+
+test('with another identity than the stored one every verb is refused', async () => {
+  const { db, documents } = await create()
+  const { uuid } = await documents.post('School', { schoolId: 1 })
+  await documents.post('Session', session('Fall'))
+  const { documents: other } = db.pawl()
+  other.define('School', { identity: ['name'] })
+  other.define('Session', { identity: ['sessionName', 'school'], references: { school: 'School' } })
+  const refused = {
+    code: 'PAWL_MODEL_CHANGED',
+    message: expect.stringMatching(
+      /^School has documents that were written with identity \["schoolId"\], which is \["name"\] in this process, .* `pawl documents delete`/,
+    ),
+    details: { type: 'School', changed: expect.arrayContaining(['identity']) },
+  }
+  await expect(other.get('School', { name: 'North' })).rejects.toMatchObject(refused)
+  await expect(other.list('School', { where: { name: 'North' } })).rejects.toMatchObject(refused)
+  await expect(other.get('Session', { sessionName: 'Fall', name: 'North' })).rejects.toMatchObject(refused)
+  await expect(other.list('Session', { where: { school: 'North' } })).rejects.toMatchObject(refused)
+  await expect(other.delete('School', uuid)).rejects.toMatchObject(refused)
+  await expect(other.post('School', { name: 'North' })).rejects.toMatchObject(refused)
+  const unreadable = {
+    code: 'PAWL_MODEL_CHANGED',
+    message: expect.stringMatching(/has schoolId of its own, name as School is defined/),
+  }
+  await expect(other.get('School', uuid)).rejects.toMatchObject(unreadable)
+  await expect(other.list('School')).rejects.toMatchObject(unreadable)
+  expect((await documents.list('School')).items).toHaveLength(1)
+})
+
+test('a delete of none where the stored type differs: not found', async () => {
+  const { db, documents } = await create()
+  const { uuid } = await documents.post('School', { schoolId: 1 })
+  await documents.delete('School', uuid)
+  const { documents: other } = db.pawl()
+  other.define('School', { identity: ['name'] })
+  expect(await other.get('School', { name: 'North' })).toBeUndefined()
+  await expect(other.delete('School', uuid)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
 })

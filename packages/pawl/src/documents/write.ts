@@ -169,7 +169,13 @@ export async function deleteDocument(
   ifMatch: string | undefined,
 ): Promise<void> {
   const revision = await matchedRevision(writing, type, uuid, ifMatch)
-  const answer = await send<Answer>(writing, deleteStatement, { type: type.name, uuid, revision })
+  const values = { type: type.name, shape: shapeHash(type), uuid, revision }
+  let answer = await send<Answer>(writing, deleteStatement, values)
+  for (let tried = 1; answer.outcome === 'model' && tried < triesMax; tried++) {
+    await keepTypesAgain(writing.registry, writing.tenant)
+    answer = await send<Answer>(writing, deleteStatement, values)
+  }
+  if (answer.outcome === 'model') throw refusals.gaveUp(type, triesMax)
   if (answer.outcome === 'deleted') return
   if (answer.outcome === 'referenced') throw refusals.referenced(type, uuid, answer)
   if (answer.outcome === 'missing' && ifMatch === undefined) throw refusals.notFound(type, uuid)
