@@ -43,7 +43,7 @@ export async function getDocument(reading: Reading, type: ModelType, which: stri
     return toDocuments(model, await rowsOf<ReadRow>(reading, byUuidStatement, values))[0]
   }
   const nodes = new Nodes(model)
-  const key = checkKey('get', type, which)
+  const key = checkKey('get', 'key', type, which)
   nodes.add(type, key)
   const [found] = toDocuments(model, await rowsOf<ReadRow>(reading, byKeyStatement, nodes.values))
   return found && { ...found, byOldKey: !isSameKey(keyAs(model, found, type), key) }
@@ -129,6 +129,8 @@ export async function listReferrers(
 /** The id of a document and the path of its reference, whose names have no dots. */
 function afterReference(after: string | undefined): Values {
   const [id, ...path] = after?.split('.') ?? []
+  if (after !== undefined && (after.length > 1000 || !after.isWellFormed() || after.includes('\u0000')))
+    throw badValue('referrers', 'after', `must be \`next\` of the page before, got ${shown(after)}`)
   return { after_id: checkAfter('referrers', id), after_path: textsLiteral(path) }
 }
 
@@ -159,27 +161,39 @@ export async function rowsOf<Row>({ registry, tenant, tx }: Reading, sent: State
 
 export function checkUuid(verb: string, given: unknown): string {
   if (typeof given === 'string' && /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(given)) return given
-  throw refused(`documents.${verb}`, `uuid must be the UUID of a document, got ${shown(given)}`)
+  throw badValue(verb, 'uuid', `must be the UUID of a document, got ${shown(given)}`)
 }
 
 export function checkAfter(verb: string, after: string | undefined): string {
   if (after === undefined) return '0'
   if (/^\d{1,19}$/.test(after) && BigInt(after) <= idMax) return after
-  throw refused(`documents.${verb}`, `after must be \`next\` of the page before, got ${shown(after)}`)
+  throw badValue(verb, 'after', `must be \`next\` of the page before, got ${shown(after)}`)
 }
 
-/** Exactly the fields of the type's flat key. */
-function checkKey(verb: string, type: ModelType, given: unknown): Key {
-  const fields = typeof given === 'object' && given !== null ? Object.keys(given) : []
-  const isWhole = fields.length === type.key.length && type.key.every((field) => fields.includes(field))
-  if (!isWhole) throw refused(`documents.${verb}`, `the key of ${type.name} has ${type.key.join(', ')}, got ${shown(given)}`)
-  return Object.fromEntries(type.key.map((field) => [field, checkValue(verb, field, (given as Key)[field])]))
+/** A value that may come from a client: of the call and its options, what is wrong is the code's. */
+function badValue(verb: string, path: string, reason: string): PawlError {
+  return new PawlError('PAWL_DOCUMENT_INVALID', `documents.${verb}: ${path} ${reason}.`, { details: { path, reason } })
 }
 
-function checkValue(verb: string, field: string, given: unknown): KeyValue {
+/** Exactly the fields of the type's flat key. `path`: what the call names it. */
+function checkKey(verb: string, path: string, { name, key }: ModelType, given: unknown): Key {
+  if (typeof given !== 'object' || given === null || Array.isArray(given))
+    throw badValue(verb, path, `must be an object with ${key.join(', ')}, got ${shown(given)}`)
+  const missing = key.filter((field) => !Object.hasOwn(given, field))
+  const other = Object.keys(given).filter((field) => !key.includes(field))
+  const faults = [
+    ...(missing.length === 0 ? [] : [`lacks ${missing.join(', ')}`]),
+    ...(other.length === 0 ? [] : [`has ${other.join(', ').slice(0, 200)}, which is not in it`]),
+  ]
+  if (faults.length > 0) throw badValue(verb, path, `${faults.join(', and ')}: the key of ${name} has ${key.join(', ')}`)
+  const of = path === 'key' ? '' : `${path}.`
+  return Object.fromEntries(key.map((field) => [field, checkValue(verb, `${of}${field}`, (given as Key)[field])]))
+}
+
+function checkValue(verb: string, path: string, given: unknown): KeyValue {
   const checked = keyValue(given)
   if ('value' in checked) return checked.value
-  throw refused(`documents.${verb}`, `${field} ${checked.reason}`)
+  throw badValue(verb, path, checked.reason)
 }
 
 function isSameKey(a: Key, b: Key): boolean {
@@ -242,8 +256,7 @@ function scalarOf({ identities: [own] }: ModelType, path: string, given: unknown
 /** The whole key, or its only field's value. */
 function referenceKey(type: ModelType, path: string, given: unknown): Key {
   const [field, ...others] = type.key
-  if (typeof given === 'object') return checkKey(`list: where.${path}`, type, given)
-  if (others.length > 0) throw refused('documents.list', `where.${path} must be an object with ${type.key.join(', ')}`)
+  if (typeof given === 'object' || others.length > 0) return checkKey('list', `where.${path}`, type, given)
   return { [field!]: checkValue('list', `where.${path}`, given) }
 }
 

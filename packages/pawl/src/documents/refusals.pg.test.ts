@@ -108,3 +108,12 @@ test('a delete of none where the stored type differs: not found', async () => {
   expect(await other.get('School', { name: 'North' })).toBeUndefined()
   await expect(other.delete('School', uuid)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
 })
+
+test('a write without a body says that it must be an object', async () => {
+  const { documents } = await create()
+  for (const body of [undefined, null, 17])
+    await expect(documents.post('School', body)).rejects.toMatchObject({
+      code: 'PAWL_DOCUMENT_INVALID',
+      message: `School: the body must be an object, got ${body}.`,
+    })
+})

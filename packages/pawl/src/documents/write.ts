@@ -106,7 +106,11 @@ export async function matchedRevision(writing: Writing, type: ModelType, which: 
   if (ifMatch === undefined || ifMatch === '*') return null
   const document = await getDocument(writing, type, typeof which === 'string' ? which : which.key)
   if (document?.etag === ifMatch) return Number(ifMatch.slice(0, ifMatch.indexOf('.')))
-  throw refusals.precondition(type, `ifMatch is ${ifMatch}, but the etag is ${document?.etag ?? 'none'}`, document?.etag ?? null)
+  throw refusals.precondition(
+    type,
+    `ifMatch is ${ifMatch.slice(0, 100)}, but the etag is ${document?.etag ?? 'none'}`,
+    document?.etag ?? null,
+  )
 }
 
 /** The body with the key that the document has now. */
