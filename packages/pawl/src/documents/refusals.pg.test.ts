@@ -2,7 +2,7 @@ import type { LogEvent, ProjectionTx } from 'pawl'
 import { expect, test } from 'vitest'
 import { until } from '../../test/support/database.ts'
 import { defineSchools } from '../../test/support/documents.ts'
-import { createLog, startRunner } from '../../test/support/projections.ts'
+import { caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
 
 const session = (sessionName: string, schoolId = 1) => ({ sessionName, schoolReference: { schoolId } })
 
@@ -116,4 +116,39 @@ test('a write without a body says that it must be an object', async () => {
       code: 'PAWL_DOCUMENT_INVALID',
       message: `School: the body must be an object, got ${body}.`,
     })
+})
+
+test('events have the data that the guide names, by write and refresh', async () => {
+  const { db, pawl, documents } = await create()
+  await documents.post('School', { schoolId: 1 })
+  const { uuid } = await documents.post('Session', session('Fall'))
+  await documents.put('Session', uuid, { ...session('Fall'), weeks: 16 })
+  await documents.put('Session', uuid, session('Autumn'))
+  const offering = await documents.post('Offering', { code: 'c', sessionReference: { sessionName: 'Autumn', schoolId: 1 } })
+  await startRunner(pawl)
+  await caughtUp(db, 'pawl.documents')
+  await documents.put('Session', uuid, session('Winter'))
+  await until(
+    'it was refreshed',
+    async () => (await db.query("select from pawl.event where payload ->> 'cause' = 'cascade'")).length > 0,
+  )
+  await documents.delete('Offering', offering.uuid)
+  const events = await db.query<{ type: string; payload: Record<string, unknown> }>(
+    'select type, payload from pawl.event where aggregateid = any ($1) order by seq',
+    [[uuid, offering.uuid]],
+  )
+  const key = (sessionName: string) => ({ sessionName, schoolId: 1 })
+  const ofOffering = (sessionName: string) => ({ code: 'c', ...key(sessionName) })
+  const hash = expect.stringMatching(/^[0-9a-f]{64}$/)
+  const keys = (oldKey: object, newKey: object) => ({ oldKey, newKey, oldHash: hash, newHash: hash })
+  const write = { cause: 'write' }
+  expect(events.map(({ type, payload }) => [type, payload])).toEqual([
+    ['document.created', { revision: 1, key: key('Fall'), hash }],
+    ['document.updated', { revision: 2, ...write, key: key('Fall'), hash }],
+    ['document.key-updated', { revision: 3, ...write, ...keys(key('Fall'), key('Autumn')) }],
+    ['document.created', { revision: 1, key: ofOffering('Autumn'), hash }],
+    ['document.key-updated', { revision: 4, ...write, ...keys(key('Autumn'), key('Winter')) }],
+    ['document.key-updated', { revision: 1, cause: 'cascade', ...keys(ofOffering('Autumn'), ofOffering('Winter')) }],
+    ['document.deleted', { key: ofOffering('Winter'), hash }],
+  ])
 })
