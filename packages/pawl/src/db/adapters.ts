@@ -59,10 +59,11 @@ interface CheckedTx extends Tx {
   query<Row = Record<string, unknown>>(text: string, values?: readonly unknown[], name?: string): Promise<{ rows: Row[] }>
 }
 
-export function toTx(tx: AnyTx): CheckedTx {
+/** 'read': nothing is added through it, so a projection's transaction serves too. */
+export function toTx(tx: AnyTx, use: 'read' | 'write' = 'write'): CheckedTx {
   // postgres.js and Knex hand their transactions over as functions.
   if ((typeof tx !== 'object' || tx === null) && typeof tx !== 'function') throw unsupported(`tx is ${String(tx)}`, known)
-  const refuse = (tx as Tx)[refusal]
+  const refuse = use === 'write' ? (tx as Tx)[refusal] : undefined
   if (refuse !== undefined) throw refuse()
   if ((tx as Tx)[checked] === true) return tx as Tx
   if (types.isPromise(tx)) throw unsupported('tx is a promise', 'Await it: { tx: await ... }.')

@@ -17,8 +17,8 @@ const runSql = 'select r.answer::text as answer from pawl.run($1::text, $2::text
  * A caller's transaction. A statement runs inside a function that fixes the search path, so the caller's own path never changes, not even between
  * two statements. Parameters travel as text and rows come back as JSON, so statements return only text, integers and booleans.
  */
-export function dbOf(given: AnyTx): TxDb {
-  const tx = toTx(given)
+export function dbOf(given: AnyTx, use: 'read' | 'write' = 'write'): TxDb {
+  const tx = toTx(given, use)
   return {
     [checked]: true,
     query: (text, values) => tx.query(text, values),

@@ -1,6 +1,6 @@
 // The verbs of documents.
 
-import type { AnyTx } from '../db/adapters.ts'
+import { type AnyTx, toTx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { assertOutsideTx } from '../events/append.ts'
 import { currentTenant } from '../kernel/handler.ts'
@@ -9,7 +9,7 @@ import type { Page } from '../kernel/pages.ts'
 import { read } from '../kernel/retry.ts'
 import { defineType } from './model.ts'
 import { deleteTable, getTable, listTable, manyTable, referrersTable, verifyTable, writeTable } from './options.ts'
-import { checkUuid, countDependents, getDocument, listDocuments, listReferrers, listTypes, type Reading } from './reads.ts'
+import { checkUuid, countDependents, listDocuments, listReferrers, listTypes, type Reading, readDocument } from './reads.ts'
 import type { Registry } from './registry.ts'
 import type {
   Change,
@@ -100,7 +100,7 @@ export class Documents {
     options: InTx = {},
   ): Promise<Document<Body> | undefined> {
     const { tx } = resolve('documents.get', getTable, options)
-    const found = await getDocument(this.#reading(tx), this.#registry.typeOf('get', type), uuidOrKey)
+    const found = await readDocument(this.#reading(tx), this.#registry.typeOf('get', type), uuidOrKey)
     return found as Document<Body> | undefined
   }
 
@@ -134,6 +134,8 @@ export class Documents {
 
   #writing(verb: string, tx: AnyTx | undefined): Reading {
     if (tx === undefined) assertOutsideTx(`documents.${verb}`)
+    // A projection's is refused before anything is read or stored.
+    else toTx(tx)
     return this.#reading(tx)
   }
 

@@ -74,6 +74,12 @@ export class Keys {
     const [, , parts, refs] = this.#rows.get(name) ?? unreadable(type, `document ${id} has no key as ${type}`)
     const { identities } = this.#model.get(type) ?? unreadable(type, `this process does not define ${type}`)
     const [identity] = identities
+    const { scalars } = identity
+    if (Object.keys(parts).length !== scalars.length || !scalars.every((scalar) => Object.hasOwn(parts, scalar.name)))
+      unreadable(
+        type,
+        `the key of document ${id} has ${listed(Object.keys(parts))} of its own, ${listed(scalars.map((scalar) => scalar.name))} as ${type} is defined`,
+      )
     const ids = refs === '' ? [] : refs.split(' ')
     if (ids.length !== identity.references.length)
       unreadable(
@@ -85,6 +91,10 @@ export class Keys {
     this.#keys.set(name, key)
     return key
   }
+}
+
+function listed(names: readonly string[]): string {
+  return names.length === 0 ? 'no field' : [...names].sort().join(', ')
 }
 
 export function unreadable(type: string, problem: string): never {

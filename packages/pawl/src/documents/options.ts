@@ -77,7 +77,8 @@ export const typeTable = {
   schema: standardSchema('The schema of the body. What it returns is stored.'),
 } satisfies TableOf<DocumentTypeOptions>
 
-const ifMatch = text({ to: 200, doc: "The etag that the document must have, or '*' for any." })
+/** A header of a client: another string than the etag is refused as such. */
+const ifMatch = anyText("The etag that the document must have, or '*' for any.")
 const receipt = option<string>(
   'a string of digits, as receipt() returns it',
   { doc: 'When the request arrived, by receipt().', otherwise: 'drawn by the write' },
@@ -100,7 +101,8 @@ export const uuidText = required(anyText('The UUID of a document.'))
 // ---- reads
 
 const limit = (doc: string) => integer({ from: 1, to: 500, default: 100, doc })
-const after = text({ to: 100, otherwise: 'the first page', doc: '`next` of the previous page.' })
+// Often of a client's URL: checked by the verb, not as an option of the code.
+const after = anyText('`next` of the previous page.', 'the first page')
 
 export const getTable = { tx: ownTx }
 
@@ -115,8 +117,7 @@ export const listTable = {
 } satisfies TableOf<ListDocumentsOptions>
 
 export const referrersTable = {
-  // The path of a reference is in it.
-  after: text({ to: 1000, otherwise: 'the first page', doc: '`next` of the previous page.' }),
+  after,
   limit: limit('The maximum number of references to list.'),
   tx: ownTx,
 } satisfies TableOf<ReferrersOptions>

@@ -260,8 +260,9 @@ test('a type that changes while its first document is inserted is refused', asyn
 async function redefined(type: string): Promise<void> {
   const first = await documents.post(type, { schoolId: 1 })
   await documents.delete(type, first.uuid)
-  const other = await otherShape().post(type, { schoolId: 1, year: 2 })
-  await documents.delete(type, other.uuid)
+  const others = otherShape()
+  const other = await others.post(type, { schoolId: 1, year: 2 })
+  await others.delete(type, other.uuid)
 }
 
 test("a type redefined since: an insert in the caller's transaction goes on", async () => {
@@ -279,9 +280,8 @@ test('above READ COMMITTED an insert of a type redefined since is refused', asyn
   const first = await documents.post('School', { schoolId: 1 })
   await documents.delete('School', first.uuid)
   await client.query('select from pawl.document')
-  await otherShape()
-    .post('School', { schoolId: 1, year: 2 })
-    .then(({ uuid }) => documents.delete('School', uuid))
+  const others = otherShape()
+  await others.post('School', { schoolId: 1, year: 2 }).then(({ uuid }) => others.delete('School', uuid))
   await expect(documents.post('School', { schoolId: 1 }, { tx: client })).rejects.toMatchObject({ code: '40001' })
 })
 

@@ -2,6 +2,7 @@ import { expect, onTestFinished, test } from 'vitest'
 import { type TestDatabase, until } from '../../test/support/database.ts'
 import { defineSchools, plant, replant } from '../../test/support/documents.ts'
 import { caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
+import type { Key } from './types.ts'
 
 const school = (schoolId: number) => ({ schoolId, name: `School ${schoolId}` })
 const session = (sessionName: string, schoolId = 1) => ({ sessionName, schoolReference: { schoolId } })
@@ -142,24 +143,37 @@ test('a list is read in pages, by scalars and by references', async () => {
 test('[G2] reads refuse keys, paths and pages that cannot be', async () => {
   const { documents } = await create()
   const refused = (message: RegExp) => ({ code: 'PAWL_CONFIG', message: expect.stringMatching(message) })
-  await expect(documents.get('Session', 'abc')).rejects.toMatchObject(refused(/uuid must be the UUID of a document, got 'abc'/))
-  await expect(documents.get('Session', { sessionName: 'A' })).rejects.toMatchObject(
-    refused(/key of Session has schoolId, sessionName/),
+  const invalid = (message: RegExp) => ({ code: 'PAWL_DOCUMENT_INVALID', status: 422, message: expect.stringMatching(message) })
+  await expect(documents.get('Session', 'abc')).rejects.toMatchObject(invalid(/uuid must be the UUID of a document, got 'abc'/))
+  const key = (given: unknown) => expect(documents.get('Session', given as Key)).rejects
+  const fields = 'the key of Session has schoolId, sessionName\\.$'
+  await key({ sessionName: 'A' }).toMatchObject(invalid(new RegExp(`^documents.get: key lacks schoolId: ${fields}`)))
+  await key({ sessionName: 'A', school: 1 }).toMatchObject(
+    invalid(new RegExp(`key lacks schoolId, and has school, which is not in it: ${fields}`)),
   )
-  await expect(documents.get('Session', { sessionName: 'A', schoolId: Number.NaN })).rejects.toMatchObject(
-    refused(/schoolId must be/),
+  await key({ sessionName: 'A', schoolId: 1, a: 2, b: 3 }).toMatchObject(
+    invalid(new RegExp(`key has a, b, which is not in it: ${fields}`)),
   )
+  await key(['A']).toMatchObject(invalid(/key must be an object with schoolId, sessionName, got an array/))
+  await key({ sessionName: 'A', schoolId: Number.NaN }).toMatchObject(invalid(/schoolId must be/))
   await expect(documents.get('Nothing', 'abc')).rejects.toMatchObject(refused(/Call documents.define first/))
-  await expect(documents.list('Session', { after: 'x' })).rejects.toMatchObject(refused(/after must be/))
+  for (const after of ['x', '', '9'.repeat(200)])
+    await expect(documents.list('Session', { after })).rejects.toMatchObject(invalid(/after must be/))
   const inside = { where: { 'sessionReference.sessionName': 'A' } }
   await expect(documents.list('Offering', inside)).rejects.toMatchObject(refused(/inside of a reference/))
   await expect(documents.list('Offering', { where: { sessionReference: 'A' } })).rejects.toMatchObject(
-    refused(/must be an object with/),
+    invalid(/^documents.list: where.sessionReference must be an object with schoolId, sessionName, got 'A'/),
   )
+  const half = { where: { sessionReference: { sessionName: 'A' } } }
+  await expect(documents.list('Offering', half)).rejects.toMatchObject(invalid(/where.sessionReference lacks schoolId/))
+  await expect(documents.list('Session', { wher: {} } as never)).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
   const missing = '00000000-0000-4000-8000-000000000000'
   await expect(documents.referrers('Session', missing)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
-  await expect(documents.referrers('Session', missing, { after: 'x.a' })).rejects.toMatchObject(refused(/after must be/))
+  for (const after of ['x.a', '1.\u0000', '1.\ud800'])
+    await expect(documents.referrers('Session', missing, { after })).rejects.toMatchObject(invalid(/after must be/))
   await expect(documents.dependents('Session', missing)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  const put = documents.put('Session', missing, session('A'), { ifMatch: 'x'.repeat(500) })
+  await expect(put).rejects.toMatchObject({ code: 'PAWL_PRECONDITION_FAILED' })
 })
 
 test('[D10] referrers and dependents count what a delete or a rename meets', async () => {

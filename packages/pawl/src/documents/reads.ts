@@ -13,6 +13,7 @@ import { type Model, type ModelType, pathPattern, type Reference } from './model
 import { Nodes } from './nodes.ts'
 import type { listTable, referrersTable } from './options.ts'
 import type { Registry } from './registry.ts'
+import { modelChanged, shapeHash } from './stored-types.ts'
 import type { Dependents, Document, DocumentTypeDescription, Key, KeyValue, Referrer, Referrers } from './types.ts'
 
 const byUuidStatement = statement(import.meta.url, 'get-by-uuid')
@@ -21,6 +22,7 @@ const listStatement = statement(import.meta.url, 'list-documents')
 const listReferringStatement = statement(import.meta.url, 'list-referring')
 const referrersStatement = statement(import.meta.url, 'referrers')
 const dependentsStatement = statement(import.meta.url, 'dependents')
+const otherTypeStatement = statement(import.meta.url, 'other-type')
 const typesStatement = statement(import.meta.url, 'list-types')
 
 const referrersMax = 10_000
@@ -41,10 +43,39 @@ export async function getDocument(reading: Reading, type: ModelType, which: stri
     return toDocuments(model, await rowsOf<ReadRow>(reading, byUuidStatement, values))[0]
   }
   const nodes = new Nodes(model)
-  const key = checkKey('get', type, which)
+  const key = checkKey('get', 'key', type, which)
   nodes.add(type, key)
   const [found] = toDocuments(model, await rowsOf<ReadRow>(reading, byKeyStatement, nodes.values))
   return found && { ...found, byOldKey: !isSameKey(keyAs(model, found, type), key) }
+}
+
+/** As getDocument. That there is none is certain only where this process defines types as their documents were written. */
+export async function readDocument(reading: Reading, type: ModelType, which: string | Key): Promise<Document | undefined> {
+  const found = await getDocument(reading, type, which)
+  if (found === undefined) await assertStored(reading, reachedBy(reading.registry.model, type))
+  return found
+}
+
+/** One statement more, only where nothing was found. */
+async function assertStored(reading: Reading, types: ReadonlySet<ModelType>): Promise<void> {
+  const { model } = reading.registry
+  const [other] = await rowsOf<{ name: string; stored: string }>(reading, otherTypeStatement, {
+    names: textsLiteral([...types].map(({ name }) => name)),
+    shapes: textsLiteral([...types].map(shapeHash)),
+  })
+  if (other !== undefined)
+    throw modelChanged(model.get(other.name)!, JSON.parse(other.stored) as Readonly<Record<string, unknown>>)
+}
+
+/** A type, those that extend it, and those that its key is made of. */
+function reachedBy(model: Model, type: ModelType, reached = new Set(typesAs(model, type))): ReadonlySet<ModelType> {
+  for (const { type: target } of type.identities[0].references) {
+    const types = typesAs(model, model.get(target)!)
+    if (types.every((each) => reached.has(each))) continue
+    for (const each of types) reached.add(each)
+    reachedBy(model, model.get(target)!, reached)
+  }
+  return reached
 }
 
 export async function listDocuments(
@@ -60,6 +91,15 @@ export async function listDocuments(
       ? await rowsOf<ReadRow>(reading, listStatement, page)
       : await rowsOf<ReadRow>(reading, listReferringStatement, { ...page, ...referring(model, filters.references) })
   const ids = rows.flatMap(({ id }) => id ?? [])
+  if (ids.length === 0)
+    await assertStored(
+      reading,
+      new Set(
+        [type, ...filters.references.map(({ reference }) => model.get(reference.type)!)].flatMap((each) => [
+          ...reachedBy(model, each),
+        ]),
+      ),
+    )
   return { items: toDocuments(model, rows).slice(0, limit), next: ids.length > limit ? ids[limit - 1]! : null }
 }
 
@@ -89,6 +129,8 @@ export async function listReferrers(
 /** The id of a document and the path of its reference, whose names have no dots. */
 function afterReference(after: string | undefined): Values {
   const [id, ...path] = after?.split('.') ?? []
+  if (after !== undefined && (after.length > 1000 || !after.isWellFormed() || after.includes('\u0000')))
+    throw badValue('referrers', 'after', `must be \`next\` of the page before, got ${shown(after)}`)
   return { after_id: checkAfter('referrers', id), after_path: textsLiteral(path) }
 }
 
@@ -112,34 +154,46 @@ export async function listTypes(reading: Reading): Promise<DocumentTypeDescripti
 /** In the caller's transaction, or by itself. */
 export async function rowsOf<Row>({ registry, tenant, tx }: Reading, sent: Statement, values: Values): Promise<Row[]> {
   const given = { tenant, ...values }
-  return tx === undefined ? read<Row>(registry.pool, sent, given) : dbOf(tx).run<Row>(sent, given)
+  return tx === undefined ? read<Row>(registry.pool, sent, given) : dbOf(tx, 'read').run<Row>(sent, given)
 }
 
 // ---- what a call names
 
 export function checkUuid(verb: string, given: unknown): string {
   if (typeof given === 'string' && /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(given)) return given
-  throw refused(`documents.${verb}`, `uuid must be the UUID of a document, got ${shown(given)}`)
+  throw badValue(verb, 'uuid', `must be the UUID of a document, got ${shown(given)}`)
 }
 
 export function checkAfter(verb: string, after: string | undefined): string {
   if (after === undefined) return '0'
   if (/^\d{1,19}$/.test(after) && BigInt(after) <= idMax) return after
-  throw refused(`documents.${verb}`, `after must be \`next\` of the page before, got ${shown(after)}`)
+  throw badValue(verb, 'after', `must be \`next\` of the page before, got ${shown(after)}`)
 }
 
-/** Exactly the fields of the type's flat key. */
-function checkKey(verb: string, type: ModelType, given: unknown): Key {
-  const fields = typeof given === 'object' && given !== null ? Object.keys(given) : []
-  const isWhole = fields.length === type.key.length && type.key.every((field) => fields.includes(field))
-  if (!isWhole) throw refused(`documents.${verb}`, `the key of ${type.name} has ${type.key.join(', ')}, got ${shown(given)}`)
-  return Object.fromEntries(type.key.map((field) => [field, checkValue(verb, field, (given as Key)[field])]))
+/** A value that may come from a client: of the call and its options, what is wrong is the code's. */
+function badValue(verb: string, path: string, reason: string): PawlError {
+  return new PawlError('PAWL_DOCUMENT_INVALID', `documents.${verb}: ${path} ${reason}.`, { details: { path, reason } })
 }
 
-function checkValue(verb: string, field: string, given: unknown): KeyValue {
+/** Exactly the fields of the type's flat key. `path`: what the call names it. */
+function checkKey(verb: string, path: string, { name, key }: ModelType, given: unknown): Key {
+  if (typeof given !== 'object' || given === null || Array.isArray(given))
+    throw badValue(verb, path, `must be an object with ${key.join(', ')}, got ${shown(given)}`)
+  const missing = key.filter((field) => !Object.hasOwn(given, field))
+  const other = Object.keys(given).filter((field) => !key.includes(field))
+  const faults = [
+    ...(missing.length === 0 ? [] : [`lacks ${missing.join(', ')}`]),
+    ...(other.length === 0 ? [] : [`has ${other.join(', ').slice(0, 200)}, which is not in it`]),
+  ]
+  if (faults.length > 0) throw badValue(verb, path, `${faults.join(', and ')}: the key of ${name} has ${key.join(', ')}`)
+  const of = path === 'key' ? '' : `${path}.`
+  return Object.fromEntries(key.map((field) => [field, checkValue(verb, `${of}${field}`, (given as Key)[field])]))
+}
+
+function checkValue(verb: string, path: string, given: unknown): KeyValue {
   const checked = keyValue(given)
   if ('value' in checked) return checked.value
-  throw refused(`documents.${verb}`, `${field} ${checked.reason}`)
+  throw badValue(verb, path, checked.reason)
 }
 
 function isSameKey(a: Key, b: Key): boolean {
@@ -155,8 +209,11 @@ export function keyAs(model: Model, { type, key }: Document, as: ModelType): Key
 
 /** Itself, and every type that answers to its key. */
 export function typesLiteral(model: Model, type: ModelType): string {
-  const types = [...model.values()].filter(({ identities }) => identities.some((identity) => identity.type === type.name))
-  return textsLiteral(types.map(({ name }) => name))
+  return textsLiteral(typesAs(model, type).map(({ name }) => name))
+}
+
+function typesAs(model: Model, type: ModelType): ModelType[] {
+  return [...model.values()].filter(({ identities }) => identities.some((identity) => identity.type === type.name))
 }
 
 function target({ registry }: Reading, verb: string, type: ModelType, uuid: string): Values {
@@ -199,8 +256,7 @@ function scalarOf({ identities: [own] }: ModelType, path: string, given: unknown
 /** The whole key, or its only field's value. */
 function referenceKey(type: ModelType, path: string, given: unknown): Key {
   const [field, ...others] = type.key
-  if (typeof given === 'object') return checkKey(`list: where.${path}`, type, given)
-  if (others.length > 0) throw refused('documents.list', `where.${path} must be an object with ${type.key.join(', ')}`)
+  if (typeof given === 'object' || others.length > 0) return checkKey('list', `where.${path}`, type, given)
   return { [field!]: checkValue('list', `where.${path}`, given) }
 }
 

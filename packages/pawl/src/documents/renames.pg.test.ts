@@ -232,7 +232,10 @@ test('[D7] putAll names two documents with one key, and one UUID twice', async (
     documents.putAll(changes.map(([uuid, schoolId]) => ({ type: 'School', uuid, body: { schoolId } })))
   await expect(put([a, 3], [b, 3])).rejects.toMatchObject({ code: 'PAWL_KEY_TAKEN' })
   await expect(put([a, 3], [a, 4])).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
-  await expect(put(['abc', 3])).rejects.toMatchObject({ code: 'PAWL_CONFIG', message: expect.stringMatching(/uuid must be/) })
+  await expect(put(['abc', 3])).rejects.toMatchObject({
+    code: 'PAWL_DOCUMENT_INVALID',
+    message: expect.stringMatching(/uuid must be/),
+  })
   await expect(put(['00000000-0000-4000-8000-000000000000', 3])).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
   expect(await put()).toEqual([])
 })

@@ -59,13 +59,22 @@ function definitionOf(model: Model, type: ModelType) {
   return { ...shapeOf(type), unify, abstract, keyChange, oldKeysMs: oldKeys, hasWays: hasWays(model, type) }
 }
 
-function modelChanged(type: ModelType, stored: Readonly<Record<string, unknown>>): PawlError {
+export function modelChanged(type: ModelType, stored: Readonly<Record<string, unknown>>): PawlError {
   const shape: Readonly<Record<string, unknown>> = shapeOf(type)
   const changed = Object.keys(shape).filter(
     (name) => JSON.stringify(shape[name], sorted) !== JSON.stringify(stored[name], sorted),
   )
-  const message = `${type.name} has documents that were written with other ${changed.join(', ')}. Restore the definition, or delete them first.`
+  // What superclasses are called follows from the others.
+  const named = changed.filter((name) => name !== 'supers' || changed.length === 1)
+  const differences = named.map(
+    (name) => `${name} ${shownJson(stored[name])}, which is ${shownJson(shape[name])} in this process`,
+  )
+  const message = `${type.name} has documents that were written with ${differences.join(', and ')}. Restore the definition, or delete them first, by \`pawl documents delete\` or a process that defines the stored one.`
   return new PawlError('PAWL_MODEL_CHANGED', message, { details: { type: type.name, changed, stored } })
+}
+
+function shownJson(value: unknown): string {
+  return JSON.stringify(value ?? null, sorted).slice(0, 200)
 }
 
 /** The order of names is not a difference. */

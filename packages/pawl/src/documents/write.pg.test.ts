@@ -287,6 +287,9 @@ test('[D7] an old key answers reads, and its POST names the new', async () => {
     details: { uuid, newKey: { sessionName: 'Autumn', schoolId: 1 } },
   })
   await expect(documents.post('Offering', offering('math', 'Fall'))).rejects.toMatchObject({
+    message: expect.stringMatching(
+      /Session \{.*"Fall".*\}, which does not exist any more: its key is now \{.*"Autumn".*\}\. Nothing was written\.$/,
+    ),
     details: { references: [{ renamedTo: { sessionName: 'Autumn', schoolId: 1 } }] },
   })
   expect(await documents.put('Session', uuid, session('Fall'))).toMatchObject({ isKeyChanged: true })

@@ -117,7 +117,11 @@ export async function matchedDocument(
   if (ifMatch === undefined || ifMatch === '*') return null
   const document = await getDocument(writing, type, typeof which === 'string' ? which : which.key)
   if (document?.etag === ifMatch) return { uuid: document.uuid, revision: Number(ifMatch.slice(0, ifMatch.indexOf('.'))) }
-  throw refusals.precondition(type, `ifMatch is ${ifMatch}, but the etag is ${document?.etag ?? 'none'}`, document?.etag ?? null)
+  throw refusals.precondition(
+    type,
+    `ifMatch is ${ifMatch.slice(0, 100)}, but the etag is ${document?.etag ?? 'none'}`,
+    document?.etag ?? null,
+  )
 }
 
 /** The body with the key that the document has now. */
@@ -182,8 +186,13 @@ export async function deleteDocument(
   ifMatch: string | undefined,
 ): Promise<void> {
   const matched = await matchedDocument(writing, type, uuid, ifMatch)
-  const revision = matched?.revision ?? null
-  const answer = await send<Answer>(writing, deleteStatement, { type: type.name, uuid, revision })
+  const values = { type: type.name, shape: shapeHash(type), uuid, revision: matched?.revision ?? null }
+  let answer = await send<Answer>(writing, deleteStatement, values)
+  for (let tried = 1; answer.outcome === 'model' && tried < triesMax; tried++) {
+    await keepTypesAgain(writing.registry, writing.tenant)
+    answer = await send<Answer>(writing, deleteStatement, values)
+  }
+  if (answer.outcome === 'model') throw refusals.gaveUp(type, triesMax)
   if (answer.outcome === 'deleted') return
   if (answer.outcome === 'referenced') throw refusals.referenced(type, uuid, answer)
   if (answer.outcome === 'missing' && ifMatch === undefined) throw refusals.notFound(type, uuid)

@@ -107,8 +107,9 @@ export function text<D extends string | undefined = undefined>(
 }
 
 /** A string that is only compared, or checked elsewhere. */
-export function anyText(doc: string): Option<string | undefined> {
-  return option('a string', { doc }, (given) => typeof given === 'string')
+export function anyText(doc: string, otherwise?: string): Option<string | undefined> {
+  const spec = otherwise === undefined ? { doc } : { doc, otherwise }
+  return option('a string', spec, (given) => typeof given === 'string')
 }
 
 export function oneOf<const Value extends string, D extends Value | undefined = undefined>(

@@ -187,6 +187,7 @@ async function skipNext(runs: Db, target: Target, position: number): Promise<voi
 
 /** A worker that starts at the same time waits for the lock, and finds that it is gone (register.ts). */
 export async function forget(pool: Pool, target: Target, act: Act): Promise<void> {
+  if (target.name.startsWith(ownPrefix)) throw runByPawl(target)
   await inTransaction(pool, async (runs) => {
     const locked = await runs.run(statements.lock, { ...target, generation: null })
     if (locked.length === 0) throw noSuch(target)
@@ -203,6 +204,18 @@ export async function forget(pool: Pool, target: Target, act: Act): Promise<void
     await runs.run(statements.forget, { ...target })
     await audit(runs, target, 'forget', act, { positions: generations.map(({ position }) => Number(position)) })
   })
+}
+
+/** What Pawl defines for itself, as 'pawl.documents'. */
+const ownPrefix = 'pawl.'
+
+/** Without its cursor, stored copies would stay as they are, in silence. */
+function runByPawl({ name }: Target): PawlError {
+  return new PawlError(
+    'PAWL_WRONG_STATE',
+    `'${name}' is a projection that Pawl runs for itself, and cannot be forgotten. Run a worker of a process that defines ${name.slice(ownPrefix.length)}.`,
+    { details: { name } },
+  )
 }
 
 async function notInState(runs: Db, target: Target, verb: string, from: string): Promise<PawlError> {

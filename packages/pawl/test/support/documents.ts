@@ -4,6 +4,7 @@ import type { Documents } from 'pawl'
 import { keyHash, ownHash } from '../../src/documents/canonical.ts'
 import { compileModel, defineType, hasWays, type Model, type Reference } from '../../src/documents/model.ts'
 import { keysOf, Nodes } from '../../src/documents/nodes.ts'
+import { shapeHash } from '../../src/documents/stored-types.ts'
 import type { DocumentTypeOptions, Key, KeyValue } from '../../src/documents/types.ts'
 
 export const schoolTypes: Readonly<Record<string, DocumentTypeOptions>> = {
@@ -86,8 +87,13 @@ async function storeType(db: Queryable, type: string, tenant: string): Promise<v
   const { identities } = schoolModel.get(type)!
   const supers = identities.slice(1).map(({ type, names }) => ({ type, names }))
   await db.query(
-    "insert into pawl.document_type (tenant, name, shape_hash, definition) values ($1, $2, '', $3) on conflict do nothing",
-    [tenant, type, JSON.stringify({ supers, hasWays: hasWays(schoolModel, schoolModel.get(type)!) })],
+    'insert into pawl.document_type (tenant, name, shape_hash, definition) values ($1, $2, $3, $4) on conflict do nothing',
+    [
+      tenant,
+      type,
+      shapeHash(schoolModel.get(type)!),
+      JSON.stringify({ supers, hasWays: hasWays(schoolModel, schoolModel.get(type)!) }),
+    ],
   )
 }
 

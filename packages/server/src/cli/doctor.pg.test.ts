@@ -282,3 +282,16 @@ test('finds projections and sinks that no living process runs', async () => {
     expect.stringMatching(/^projections: No running process runs the projection sales: .* pawl\.projections\.forget\('sales'/),
   ])
 })
+
+test('a refresh of documents without a process is not to be forgotten', async () => {
+  const db = await healthy()
+  const pawl = db.pawl()
+  pawl.documents.define('School', { identity: ['schoolId'] })
+  const runner = pawl.worker()
+  await runner.start()
+  await runner.stop()
+  const [found, ...others] = (await faults(db.url)).filter((fault) => fault.startsWith('projections:'))
+  expect(found).toMatch(/the projection pawl\.documents: .* -> start a worker of a process that defines documents: pawl worker/)
+  expect(found).not.toContain('projections.forget')
+  expect(others).toEqual([])
+})

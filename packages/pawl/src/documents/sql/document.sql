@@ -69,6 +69,30 @@ from pawl.document_type t
 where t.tenant = :tenant::text
 order by t.name
 
+-- name: other-type
+-- The first of these types whose documents were written with another shape.
+-- Locks: none.
+-- Plan: document_type_pkey, document_by_type.
+-- No row: all are stored with these shapes, or have no documents.
+select t.name, t.definition::text as stored
+from unnest(:names::text[], :shapes::text[]) s(name, shape)
+cross join lateral (
+  select t.name, t.definition
+  from pawl.document_type t
+  where t.tenant = :tenant::text
+    and t.name = s.name
+    and t.shape_hash <> s.shape
+    and exists (
+      select
+      from pawl.document d
+      where d.tenant = :tenant::text
+        and d.type = t.name
+    )
+  offset 0
+) t
+order by t.name
+limit 1
+
 -- name: refresh-documents
 -- Brings documents to the current keys of what they refer to, with events.
 -- Locks: their rows, none of which it waits for.
@@ -156,9 +180,19 @@ select pawl.put_documents(:tenant::text, :writes::jsonb)::text as answer
 -- name: delete-document
 -- Deletes a document that nothing refers to.
 -- Locks: the document, once nothing refers to it.
--- Plan: a call.
+-- Plan: document_type_pkey, a call.
 -- One row: the answer.
-select pawl.delete_document(:tenant::text, :type::text, :uuid::uuid, :revision::integer)::text as answer
+select case
+    when exists (
+      select
+      from pawl.document_type t
+      where t.tenant = :tenant::text
+        and t.name = :type::text
+        and t.shape_hash <> :shape::text
+      offset 0
+    ) then '{"outcome": "model"}'
+    else pawl.delete_document(:tenant::text, :type::text, :uuid::uuid, :revision::integer)::text
+  end as answer
 
 -- name: keep-types
 -- Stores definitions.

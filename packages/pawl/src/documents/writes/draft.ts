@@ -80,6 +80,7 @@ export async function checkedBody(type: ModelType, body: unknown): Promise<unkno
 
 /** A copy of our own, as JSON has it. */
 function plainBody({ payloadBytesMax }: Registry, { name }: ModelType, body: unknown): Json {
+  if (body === undefined) throw refusedBody(name, '', 'must be an object, got undefined')
   try {
     const copy: unknown = JSON.parse(toJson(body, 'body', { bytesMax: payloadBytesMax }))
     if (isObject(copy)) return copy

@@ -105,8 +105,9 @@ export function unresolved({ name }: ModelType, missing: readonly Link[], rename
     ...(renamedTo[index] === undefined ? {} : { renamedTo: renamedTo[index] }),
   }))
   const [first] = references
+  const renamed = first!.renamedTo === undefined ? '' : ` any more: its key is now ${shownKey(first!.renamedTo)}`
   const more = references.length > 1 ? `, and ${references.length - 1} more` : ''
-  const message = `${name}: ${first!.path} refers to ${first!.type} ${shownKey(first!.key)}, which does not exist${more}. Nothing was written.`
+  const message = `${name}: ${first!.path} refers to ${first!.type} ${shownKey(first!.key)}, which does not exist${renamed}${more}. Nothing was written.`
   return new PawlError('PAWL_REFERENCE_UNRESOLVED', message, { details: { type: name, references } })
 }
 

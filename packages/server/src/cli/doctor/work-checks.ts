@@ -191,7 +191,14 @@ export const checkProjections: Check = async (patient) => {
     fault(
       'projections',
       `No running process runs the ${is_sink ? 'sink' : 'projection'} ${oneLine(name)}${ofTenant(tenant)}: it gets no events.`,
-      `start one that defines it: pawl worker <module>; if it is gone for good: pawl.projections.forget('${oneLine(name)}', { reason })`,
+      fixForCursor(oneLine(name)),
     ),
   )
+}
+
+/** Pawl's own cannot be forgotten. */
+function fixForCursor(name: string): string {
+  const own = /^pawl\.(.+)$/.exec(name)?.[1]
+  if (own !== undefined) return `start a worker of a process that defines ${own}: pawl worker <module>; it cannot be forgotten`
+  return `start one that defines it: pawl worker <module>; if it is gone for good: pawl.projections.forget('${name}', { reason })`
 }

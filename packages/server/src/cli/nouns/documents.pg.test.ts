@@ -128,16 +128,40 @@ test('verify exits with 6 where a key, reference or body differs', async () => {
 test('verify says that stale copies wait for a worker', async () => {
   await json('post', 'Section', section('A'))
   await json('put', 'Session', fall.uuid, JSON.stringify({ sessionName: 'Spring', schoolReference: { schoolId: 1 } }))
-  expect(await documents('verify')).toMatchObject({ code: 6, stderr: expect.stringMatching(/\nnote {2}No worker has run yet/) })
+  expect(await documents('verify')).toMatchObject({
+    code: 6,
+    stderr: expect.stringMatching(/\nnote {2}No worker of a process that defines documents has run yet/),
+  })
   await startRunner(pawl)
   await until('the copies followed', async () => (await documents('verify')).code === 0)
 })
 
-test('a wrong type, uuid, body or condition exits with 2', async () => {
+test('a wrong type is answered with the known ones', async () => {
+  for (const args of [
+    ['list', 'Scool'],
+    ['post', 'Scool', '{}'],
+    ['verify', '--type', 'Scool'],
+  ]) {
+    const { code, stderr } = await documents(...args)
+    expect(code).toBe(2)
+    expect(stderr).toMatch(/^error {2}There is no type 'Scool'\.\n.*the types are Organization, School, Section, Session\n/)
+    expect(stderr).not.toContain('define')
+  }
+})
+
+test('a body and a key that are no JSON are called so', async () => {
+  expect((await documents('post', 'School', '{')).stderr).toMatch(/The body is not valid JSON/)
+  expect((await documents('get', 'School', '{')).stderr).toMatch(/The key is not valid JSON/)
+  expect((await documents('put', 'School', school.uuid, '@nowhere.json')).stderr).toMatch(/The file of the body cannot be read/)
+})
+
+test('a wrong uuid or key exits with 1', async () => {
+  for (const which of ['17', '{"id": 1}']) expect(await documents('get', 'School', which)).toMatchObject({ code: 1 })
+})
+
+test('a wrong type, body or condition exits with 2', async () => {
   const wrong = [
     ['get', 'Scool', '{"schoolId": 1}'],
-    ['get', 'School', '17'],
-    ['get', 'School', '{"id": 1}'],
     ['post', 'School', '{'],
     ['list', 'School', '--where', 'name'],
   ]

@@ -43,7 +43,7 @@ const list = command({
   run: async (context, type: string) => {
     const { limit, where = [], after } = context.flags
     const options = { limit, where: Object.fromEntries(where.map(condition)), ...given({ after }) }
-    return pageAnswer(await withDocuments(context, (all) => all.list(type, options)), listColumns, 'No such documents.')
+    return pageAnswer(await withDocuments(context, type, (all) => all.list(type, options)), listColumns, 'No such documents.')
   },
 })
 
@@ -66,8 +66,8 @@ const get = command({
   args: [typeArg, ['<uuid-or-key>', 'its UUID, or its key as a JSON object']],
   run: async (context, type: string, which: string) => {
     const isKey = which.startsWith('{')
-    const key = isKey ? ((await readPayload(which, context.terminal)) as Key) : which
-    const document = await withDocuments(context, (all) => all.get(type, key))
+    const key = isKey ? ((await readPayload(which, context.terminal, 'key')) as Key) : which
+    const document = await withDocuments(context, type, (all) => all.get(type, key))
     if (document !== undefined) return documentAnswer(document)
     throw new PawlError('PAWL_NOT_FOUND', `There is no ${type} with the ${isKey ? 'key' : 'UUID'} ${which}.`)
   },
@@ -82,9 +82,9 @@ const post = command({
   flags: { ifMatch, new: toggle('--new', 'only if there is no such document yet') },
   run: async (context, type: string, bodyText: string) => {
     const { ifMatch: etag, new: isNew } = context.flags
-    const body = await readPayload(bodyText, context.terminal)
+    const body = await readPayload(bodyText, context.terminal, 'body')
     const options = given({ ifMatch: etag, ifNoneMatch: isNew ? ('*' as const) : undefined })
-    return writtenAnswer(await withDocuments(context, (all) => all.post(type, body, options)))
+    return writtenAnswer(await withDocuments(context, type, (all) => all.post(type, body, options)))
   },
 })
 
@@ -96,9 +96,9 @@ const put = command({
   args: [typeArg, uuidArg, bodyArg],
   flags: { ifMatch },
   run: async (context, type: string, uuid: string, bodyText: string) => {
-    const body = await readPayload(bodyText, context.terminal)
+    const body = await readPayload(bodyText, context.terminal, 'body')
     const options = given({ ifMatch: context.flags.ifMatch })
-    return writtenAnswer(await withDocuments(context, (all) => all.put(type, uuid, body, options)))
+    return writtenAnswer(await withDocuments(context, type, (all) => all.put(type, uuid, body, options)))
   },
 })
 
@@ -109,7 +109,7 @@ const remove = command({
   args: [typeArg, uuidArg],
   flags: { ifMatch },
   run: async (context, type: string, uuid: string) => {
-    await withDocuments(context, (all) => all.delete(type, uuid, given({ ifMatch: context.flags.ifMatch })))
+    await withDocuments(context, type, (all) => all.delete(type, uuid, given({ ifMatch: context.flags.ifMatch })))
     return deletedAnswer(uuid)
   },
 })
@@ -122,7 +122,7 @@ const referrers = command({
   flags: pageFlags,
   run: async (context, type: string, uuid: string) => {
     const { limit, after } = context.flags
-    const found = await withDocuments(context, (all) => all.referrers(type, uuid, { limit, ...given({ after }) }))
+    const found = await withDocuments(context, type, (all) => all.referrers(type, uuid, { limit, ...given({ after }) }))
     const more = found.next === null ? [] : [`There are more: --after ${found.next}`]
     const say = [`${found.isComplete ? '' : 'more than '}${counted(found.count, 'reference')}`, ...more]
     return { json: found, lines: found.items, show: (terminal) => terminal.table(referrerColumns, found.items), say }
@@ -135,7 +135,7 @@ const dependents = command({
   examples: ['pawl documents dependents Session 0f6e1c9a-5d1f-4a8e-9a41-6f2f3a7a6d11'],
   args: [typeArg, uuidArg],
   run: async (context, type: string, uuid: string) => {
-    const found = await withDocuments(context, (all) => all.dependents(type, uuid))
+    const found = await withDocuments(context, type, (all) => all.dependents(type, uuid))
     const say = found.isComplete ? [] : ['There are more: the count ends at 100,000.']
     return { json: found, lines: found.levels, show: (terminal) => terminal.table(levelColumns, found.levels), say }
   },
@@ -153,7 +153,7 @@ const verify = command({
     const { type, after } = context.flags
     const faults: Fault[] = []
     let [checked, next] = [0, after ?? null]
-    const notes = await withDocuments(context, async (all, pawl) => {
+    const notes = await withDocuments(context, type, async (all, pawl) => {
       do {
         const report = await all.verify({ limit: 500, ...given({ type, after: next ?? undefined }) })
         faults.push(...report.faults)
@@ -183,6 +183,7 @@ export const documents: Noun = {
   next: {
     PAWL_COMMIT_UNKNOWN: 'pawl documents get <type> <key>: check whether it was stored before you try again',
     PAWL_CONFIG: 'pawl documents types; --help lists the flags of the command',
+    PAWL_DOCUMENT_INVALID: 'correct the body, key or UUID; pawl documents types lists what keys are made of',
     PAWL_KEY_IMMUTABLE: 'keep the key, or let the application define the type with keyChange: cascade',
     PAWL_KEY_RENAMED: 'use the new key',
     PAWL_KEY_TAKEN: 'pawl documents get <type> <key>',
