@@ -179,7 +179,7 @@ test('[D9] ifMatch of a POST whose key goes to another meanwhile is refused', as
   expect(await documents.get('School', first.uuid)).toMatchObject({ body: { name: 'first' } })
 })
 
-test('[D4] a POST of the key that a subclass has is refused with the holder', async () => {
+test("[D4] a POST of a subclass's key is refused with its holder", async () => {
   const { uuid } = await documents.post('Agency', { agencyId: 1 })
   const taken = {
     code: 'PAWL_KEY_TAKEN',
@@ -190,7 +190,7 @@ test('[D4] a POST of the key that a subclass has is refused with the holder', as
   expect(outcomes).toMatchObject([{ ok: false, error: taken }, { ok: true }])
 })
 
-test('a reference by an old key of a superclass names the new one', async () => {
+test("a reference by a superclass's old key names the new one", async () => {
   const { uuid } = await documents.post('Agency', { agencyId: 1 })
   await documents.put('Agency', uuid, { agencyId: 2 })
   const renamedTo = { organizationId: 2 }

@@ -71,7 +71,6 @@ export class Attempt {
   tx: Transaction | undefined
   /** The last call of its handler. */
   call: Call | undefined
-  #uncalledPayload: unknown
   #state: AttemptState = 'waiting'
   #abortReason: PawlError | undefined
 
@@ -90,7 +89,8 @@ export class Attempt {
 
   /** As its handler got it. Of an attempt whose handler was not called: as it is stored, for the capability that settles it. */
   get payload(): unknown {
-    return this.call?.payload ?? this.#uncalledPayload
+    if (this.#isPayloadKept) return JSON.parse(this.row.payload)
+    return this.call?.payload
   }
   /** In log lines. */
   get named(): Readonly<Record<string, unknown>> {
@@ -173,11 +173,13 @@ export class Attempt {
     this.runtime.settler.add(releasedEnd(this, delayMs))
   }
 
+  get #isPayloadKept(): boolean {
+    return this.definition.settleWith !== undefined && this.call?.payload === undefined
+  }
+
   /** Its handler is not called again: what waits for its settle does not take the memory of the payload too. */
   #dropPayload(): void {
-    if (this.definition.settleWith !== undefined && this.payload === undefined)
-      this.#uncalledPayload = JSON.parse(this.row.payload)
-    this.row.payload = 'null'
+    if (!this.#isPayloadKept) this.row.payload = 'null'
   }
 
   /** Returns false if it has an end. While it waits for a connection it has not started, and is given back. */
