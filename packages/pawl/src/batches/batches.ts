@@ -113,13 +113,13 @@ export class Batches {
 
   /** A batch with its counts and sums. */
   async get(id: string): Promise<BatchReport> {
-    return needBatch(this.#registry.pool, this.#tenant, checkBatchId(this.#tenant, id))
+    return needBatch(this.#registry.pool, this.#tenant, checkBatchId('get', this.#tenant, id))
   }
 
   /** A page of its items, in their order. */
   async items(id: string, options: ListItemsOptions = {}): Promise<Page<BatchItem>> {
     const resolved = resolve(callOf('items', id), itemsTable, options)
-    return listItems(this.#registry, this.#tenant, checkBatchId(this.#tenant, id), resolved)
+    return listItems(this.#registry, this.#tenant, checkBatchId('items', this.#tenant, id), resolved)
   }
 
   /** A page of batches, newest first. */
@@ -129,7 +129,7 @@ export class Batches {
 
   /** Why a batch is where it is. */
   async why(id: string): Promise<BatchWhy> {
-    return explainBatch(this.#registry, this.#tenant, checkBatchId(this.#tenant, id))
+    return explainBatch(this.#registry, this.#tenant, checkBatchId('why', this.#tenant, id))
   }
 
   /** The latest item of each key that is unfinished in a batch that has ended or is overdue, and items whose jobs are dead. */
@@ -140,7 +140,7 @@ export class Batches {
   /** Ends a batch that runs or waits. Items that still run get their signal, and their results are refused. */
   async cancel(id: string, options: EndOptions): Promise<{ state: BatchState }> {
     const tenant = this.#tenant
-    const values = { tenant, id: checkBatchId(tenant, id), ...resolve(callOf('cancel', id), endTable, options) }
+    const values = { tenant, id: checkBatchId('cancel', tenant, id), ...resolve(callOf('cancel', id), endTable, options) }
     assertOutsideTx(callOf('cancel', id), noTx)
     const { pool } = this.#registry
     const attempt = async () => (await read<Cancelled>(pool, cancelStatement, values))[0]!
@@ -159,7 +159,7 @@ export class Batches {
   async extend(id: string, options: ExtendOptions): Promise<{ deadline: Date }> {
     const tenant = this.#tenant
     const { for: ms, ...act } = resolve(callOf('extend', id), extendTable, options)
-    const values = { tenant, id: checkBatchId(tenant, id), ms, ...act }
+    const values = { tenant, id: checkBatchId('extend', tenant, id), ms, ...act }
     assertOutsideTx(callOf('extend', id), noTx)
     const [row] = await this.#registry.pool.run<{ deadline: Date }>(extendStatement, values).catch(async (error: unknown) => {
       throw sqlState(error) === '55P03' ? await this.#held(tenant, id, 'extended') : error
@@ -172,7 +172,7 @@ export class Batches {
   async rerun(id: string, options: RerunOptions = {}): Promise<Started> {
     const resolved = resolve(callOf('rerun', id), rerunTable, options)
     if (resolved.tx === undefined) assertOutsideTx(callOf('rerun', id))
-    return rerunBatch(this.#registry, this.#tenant, checkBatchId(this.#tenant, id), resolved)
+    return rerunBatch(this.#registry, this.#tenant, checkBatchId('rerun', this.#tenant, id), resolved)
   }
 
   async #held(tenant: string, id: string, verb: string): Promise<PawlError> {

@@ -83,9 +83,12 @@ export function nameOf(kind: unknown): unknown {
 export function batchOf(registry: Registry, call: string, kind: unknown): DefinedBatch {
   const name = nameOf(kind)
   const defined = registry.batches.get(name as string)
-  if (defined === undefined)
-    throw refused(call, `batch must be one that this Pawl defines, got ${shown(name)}. Call batches.define first`)
-  return defined
+  if (defined !== undefined) return defined
+  const isHandle = typeof kind === 'object' && typeof name === 'string'
+  const fix = isHandle
+    ? `got the handle of ${shown(name)}, which another Pawl may define: each Pawl has its own definitions. Call batches.define on this one`
+    : `got ${shown(name)}. Call batches.define first`
+  throw refused(call, `batch must be one that this Pawl defines, ${fix}`)
 }
 
 export function noBatch(tenant: string, id: string): PawlError {
@@ -97,7 +100,9 @@ export function noBatch(tenant: string, id: string): PawlError {
 }
 
 /** A number of JavaScript is refused: it would round a bigint. */
-export function checkBatchId(tenant: string, id: unknown): string {
+export function checkBatchId(verb: string, tenant: string, id: unknown): string {
   if (typeof id === 'string' && /^\d{1,18}$|^[1-8]\d{18}$/.test(id)) return id
-  throw noBatch(tenant, typeof id === 'string' ? id : shown(id))
+  if (typeof id === 'string') throw noBatch(tenant, id)
+  const fix = typeof id === 'number' ? '. A number would be rounded: keep the string' : ''
+  throw refused(callOf(verb), `id must be the string that start returned, got ${shown(id)}${fix}`)
 }

@@ -323,3 +323,27 @@ test('a batch that is not there is named with its tenant', async () => {
   const message = "There is no batch '17' of tenant 'acme'. A batch is removed 30 days after its end."
   await expect(db.pawl().for('acme').batches.get('17')).rejects.toThrow(message)
 })
+
+test('an id that is no string is refused with what it must be', async () => {
+  const { batches } = db.pawl()
+  await expect(batches.get(undefined as never)).rejects.toMatchObject({
+    code: 'PAWL_CONFIG',
+    message: 'batches.get: id must be the string that start returned, got undefined.',
+  })
+  await expect(batches.cancel((2 ** 60) as never, { by: 'ada', reason: 'x' })).rejects.toThrow(
+    /^batches\.cancel.*: id must be the string that start returned, got 1152921504606847000\. A number would be rounded/,
+  )
+})
+
+test('why names no boundary that the batch does not have', async () => {
+  const pawl = db.pawl()
+  const plain = pawl.batches.define('plain', { item: { run: () => undefined } })
+  const { id } = await pawl.batches.start(plain, [{ key: 'a' }])
+  await pawl.batches.start(plain, [{ key: 'b' }], { track: 'other' })
+  const texts = async () => (await pawl.batches.why(id)).reasons.map(({ text }) => text).join('\n')
+  expect(await texts()).toMatch(/Its step that gives its items their jobs is job \d+\. No running worker works the queue/)
+  expect(await texts()).not.toMatch(/ahead of it/)
+  await db.query('update pawl.batch set boundary_at = pawl.now() where id = $1', [id])
+  await pawl.batches.cancel(id, { by: 'ada', reason: 'enough' })
+  expect(await texts()).toMatch(/Its items could begin at \S+; nothing is reverted\./)
+})

@@ -108,6 +108,7 @@ export interface Allowance {
   readonly maxMs?: number
 }
 
+/** A handler returns `Sums` or nothing. Anything else, such as a row count or a query's result, fails the item after its effects, without another attempt. */
 export interface ItemHandler<Data = never> {
   /** Effects anywhere, at least once. Only what it writes after `item.guard(tx)` is refused once the batch has ended. */
   readonly run?: (item: Item<Data>, context: JobContext) => unknown
@@ -131,7 +132,7 @@ export interface BatchHandlers<Data = never> {
   readonly item: ItemHandler<Data>
   /** Before the boundary: reversible, anywhere, at least once. What it returns is kept as `prepared`. */
   readonly prepare?: (batch: BatchReport, context: JobContext) => unknown
-  /** The destructive step, in one transaction. Numbers that it returns are added to the sums. */
+  /** The destructive step, in one transaction. It returns `Sums`, which are added to those of the items, or nothing; anything else fails it. */
   readonly boundary?: (batch: BatchReport, tx: JobTx) => unknown
   /** If the batch ends before the boundary: each item once, 100 in a transaction. Leave alone what has moved on since. */
   readonly restore?: (items: readonly ItemToRestore[], tx: JobTx) => unknown

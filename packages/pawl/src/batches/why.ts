@@ -2,7 +2,7 @@
 
 import { statement } from '../db/statement.ts'
 import { read } from '../kernel/retry.ts'
-import type { Registry } from './definition.ts'
+import { hasHandler, type Registry } from './definition.ts'
 import { needBatch } from './reads.ts'
 import type { BatchReport, BatchWhy } from './types.ts'
 
@@ -19,7 +19,7 @@ export async function explainBatch(registry: Registry, tenant: string, id: strin
       ? await queuedReasons(registry, tenant, id)
       : batch.state === 'running'
         ? await runningReasons(registry, tenant, batch)
-        : endedReasons(batch)
+        : endedReasons(batch, boundaryOf(registry, batch))
   if (batch.phase !== null && batch.phase !== 'items') reasons.push(...(await stepReasons(registry, tenant, batch)))
   return { id, state: batch.state, reasons }
 }
@@ -67,7 +67,16 @@ async function runningReasons({ pool }: Registry, tenant: string, batch: BatchRe
   return reasons
 }
 
-function endedReasons({ state, endedAt, endReason, counts, boundaryAt }: BatchReport): Reason[] {
+/** Whether it has a boundary; undefined: this process does not have its handlers. */
+function boundaryOf({ batches }: Registry, { name }: BatchReport): boolean | undefined {
+  const defined = batches.get(name)
+  return defined !== undefined && hasHandler(defined) ? defined.boundary !== undefined : undefined
+}
+
+function endedReasons(
+  { state, endedAt, endReason, counts, boundaryAt }: BatchReport,
+  hasBoundary: boolean | undefined,
+): Reason[] {
   const { total, done, failed, late, restored, waiting } = counts
   const because = endReason === null ? '' : `: ${endReason.split('\n')[0]!.replace(/\.$/, '')}`
   const said = late === 0 ? '' : ` The ${late === 1 ? 'result' : 'results'} of ${late} came later and ${were(late)} refused.`
@@ -82,9 +91,14 @@ function endedReasons({ state, endedAt, endReason, counts, boundaryAt }: BatchRe
   if (state === 'finished') return reasons
   const text =
     boundaryAt === null
-      ? `It ended before its boundary; ${counted(restored, 'item')} ${were(restored)} restored.`
-      : `It crossed its boundary at ${boundaryAt.toISOString()}; nothing is reverted.`
+      ? `It ended before ${hasBoundary === false ? 'its items began' : 'its boundary'}; ${counted(restored, 'item')} ${were(restored)} restored.`
+      : `${crossed(boundaryAt.toISOString(), hasBoundary)}; nothing is reverted.`
   return [...reasons, { code: 'boundary', text }]
+}
+
+function crossed(at: string, hasBoundary: boolean | undefined): string {
+  if (hasBoundary === true) return `It crossed its boundary at ${at}`
+  return `Its items could begin at ${at}${hasBoundary === false ? '' : ', after its boundary if it has one'}`
 }
 
 function counted(count: number, noun: string): string {
@@ -96,12 +110,16 @@ function were(count: number): string {
 }
 
 /** Why the job of its current step has not ended. */
-async function stepReasons(registry: Registry, tenant: string, { id, phase }: BatchReport): Promise<Reason[]> {
+async function stepReasons(registry: Registry, tenant: string, batch: BatchReport): Promise<Reason[]> {
+  const { id, phase } = batch
   const [row] = await read<{ job_id: string | null }>(registry.pool, stateStatement, { tenant, id })
   if (row?.job_id == null) return []
   const { reasons } = await registry.jobs(tenant).why(row.job_id)
-  return reasons.map(({ code, text }) => ({
-    code: `${phase}-${code}`,
-    text: `Its step '${phase}' is job ${row.job_id}. ${text}`,
-  }))
+  // Without a worker it is no matter how many are ahead.
+  const isWorked = !reasons.some(({ code }) => code === 'queue-not-worked' || code === 'kind-unknown')
+  const isFeed = phase === 'boundary' && boundaryOf(registry, batch) === false
+  const step = isFeed ? 'that gives its items their jobs' : `'${phase}'`
+  return reasons
+    .filter(({ code }) => isWorked || code !== 'behind')
+    .map(({ code, text }) => ({ code: `${phase}-${code}`, text: `Its step ${step} is job ${row.job_id}. ${text}` }))
 }

@@ -99,7 +99,8 @@ export function failureOf(error: unknown, next: NextByCode = {}): Failure {
   if (error instanceof ChildFailure) return error.failure
   if (error instanceof UsageError) return { code: 'USAGE', what: error.message, next: error.next, exit: exitCodes.usage }
   if (isPawlError(error, 'PAWL_UNAVAILABLE') && refusalOf(error.cause) !== undefined) return failureOf(error.cause)
-  if (isPawlError(error)) return { code: error.code, what: error.message, next: nextOf(error, next), exit: error.exitCode }
+  if (isPawlError(error))
+    return { code: error.code, what: asCommand(error.message), next: nextOf(error, next), exit: error.exitCode }
   if (error instanceof EmbeddedError) {
     return {
       code: `EMBEDDED_${error.code.toUpperCase()}`,
@@ -126,6 +127,11 @@ export function failureOf(error: unknown, next: NextByCode = {}): Failure {
     next: 'run it again with -v for details',
     exit: exitCodes.failed,
   }
+}
+
+/** What a message of the library advises to call, as it is typed. */
+function asCommand(message: string): string {
+  return message.replace(/\bbatches\.rerun\('?(\w+)'?\)/g, "'pawl batches rerun $1'")
 }
 
 function refusalOf(error: unknown): Refusal | undefined {

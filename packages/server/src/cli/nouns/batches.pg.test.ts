@@ -121,7 +121,7 @@ test('[B1] why names the blocker of a queued batch; cancel frees it', async () =
   expect(late).toMatchObject({
     code: 4,
     stderr: expect.stringMatching(
-      /is finished and cannot be cancelled\. Nothing is left to do; batches\.rerun\('\d+'\) .*\nnext +pawl batches why/,
+      /is finished and cannot be cancelled\. Nothing is left to do; 'pawl batches rerun \d+' .*\nnext +pawl batches why/,
     ),
   })
 })
