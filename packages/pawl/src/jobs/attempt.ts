@@ -71,7 +71,6 @@ export class Attempt {
   tx: Transaction | undefined
   /** The last call of its handler. */
   call: Call | undefined
-  #uncalledPayload: unknown
   #state: AttemptState = 'waiting'
   #abortReason: PawlError | undefined
 
@@ -90,7 +89,7 @@ export class Attempt {
 
   /** As its handler got it. Of an attempt whose handler was not called: as it is stored, for the capability that settles it. */
   get payload(): unknown {
-    return this.call?.payload ?? this.#uncalledPayload
+    return this.call?.payload ?? (this.definition.settleWith === undefined ? undefined : JSON.parse(this.row.payload))
   }
   /** In log lines. */
   get named(): Readonly<Record<string, unknown>> {
@@ -173,11 +172,9 @@ export class Attempt {
     this.runtime.settler.add(releasedEnd(this, delayMs))
   }
 
-  /** Its handler is not called again: what waits for its settle does not take the memory of the payload too. */
+  /** Its handler is not called again: what waits for its settle does not take the memory of the payload too, unless a capability settles by it. */
   #dropPayload(): void {
-    if (this.definition.settleWith !== undefined && this.payload === undefined)
-      this.#uncalledPayload = JSON.parse(this.row.payload)
-    this.row.payload = 'null'
+    if (this.definition.settleWith === undefined || this.call?.payload !== undefined) this.row.payload = 'null'
   }
 
   /** Returns false if it has an end. While it waits for a connection it has not started, and is given back. */
