@@ -37,7 +37,7 @@ export const reads: Group = {
             better: 'lower',
             results: pick({ ...limited(metric), [without]: [results, pawl.name, 'none'] }),
             limits: [plain.name, without],
-            bars: [{ atMost, times: plain.name }],
+            bars: [{ atMost, times: without }],
           })
         return [
           measure({

@@ -324,7 +324,7 @@ test('a batch that is not there is named with its tenant', async () => {
   await expect(db.pawl().for('acme').batches.get('17')).rejects.toThrow(message)
 })
 
-test('an id that is no string is refused with what it must be', async () => {
+test('an id that is no string is refused with the fix', async () => {
   const { batches } = db.pawl()
   await expect(batches.get(undefined as never)).rejects.toMatchObject({
     code: 'PAWL_CONFIG',

@@ -87,7 +87,8 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   })
   const { run, tx: inTx, retry, ...options } = item
   const answer = async (job: Job<ItemPayload>, context: JobContext, handle: (given: never) => unknown) => {
-    if (!(await registry.finisher.mayStart(registry, refOf(job)))) return job.snooze(pollMs)
+    const mayStart = await registry.finisher.mayStart(registry, refOf(job))
+    if (!mayStart || (context as RunContext).isAborted) return job.snooze(pollMs)
     const ended = registry.finisher.running(registry, refOf(job), job.payload.n)
     try {
       return checkSums(subjectOf(name, job), await handle(itemOf(name, job, await dataOf(batch, job)) as never))

@@ -27,8 +27,8 @@ export interface ClaimedRow {
   readonly attempt: number
   readonly max_attempts: number | null
   readonly crashes: number
-  /** Microseconds since 1970; null: not finite. As a bigint, because extra_float_digits may round a double precision to ten of them. */
-  readonly due_us: string | null
+  /** Microseconds since 1970, before rounding; null: not finite. */
+  readonly due_us: number | null
 }
 
 /** PostgreSQL's largest integer: a run of 24.8 days and more. */
@@ -89,8 +89,7 @@ export class Attempt {
 
   /** As its handler got it. Of an attempt whose handler was not called: as it is stored, for the capability that settles it. */
   get payload(): unknown {
-    if (this.#isPayloadKept) return JSON.parse(this.row.payload)
-    return this.call?.payload
+    return this.call?.payload ?? (this.definition.settleWith === undefined ? undefined : JSON.parse(this.row.payload))
   }
   /** In log lines. */
   get named(): Readonly<Record<string, unknown>> {
@@ -173,13 +172,9 @@ export class Attempt {
     this.runtime.settler.add(releasedEnd(this, delayMs))
   }
 
-  get #isPayloadKept(): boolean {
-    return this.definition.settleWith !== undefined && this.call?.payload === undefined
-  }
-
-  /** Its handler is not called again: what waits for its settle does not take the memory of the payload too. */
+  /** Its handler is not called again: what waits for its settle does not take the memory of the payload too, unless a capability settles by it. */
   #dropPayload(): void {
-    if (!this.#isPayloadKept) this.row.payload = 'null'
+    if (this.definition.settleWith === undefined || this.call?.payload !== undefined) this.row.payload = 'null'
   }
 
   /** Returns false if it has an end. While it waits for a connection it has not started, and is given back. */
