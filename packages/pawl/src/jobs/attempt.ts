@@ -27,8 +27,8 @@ export interface ClaimedRow {
   readonly attempt: number
   readonly max_attempts: number | null
   readonly crashes: number
-  /** Microseconds since 1970, before rounding; null: not finite. */
-  readonly due_us: number | null
+  /** Microseconds since 1970; null: not finite. As a bigint, because extra_float_digits may round a double precision to ten of them. */
+  readonly due_us: string | null
 }
 
 /** PostgreSQL's largest integer: a run of 24.8 days and more. */
