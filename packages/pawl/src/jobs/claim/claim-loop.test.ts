@@ -86,7 +86,7 @@ function start(answers: Answers) {
     },
     rowsIn: () => 1_000_000,
     nextFullScanInMs: undefined as never,
-    nextScanInMs: Number.POSITIVE_INFINITY,
+    nextScanInMs: () => Number.POSITIVE_INFINITY,
   }
   const sleep = { isBusy: false, isRelied: () => isRelied, worked: async () => undefined, idle: async () => pollMs }
   const holder = { id: 1, nonce: '' }

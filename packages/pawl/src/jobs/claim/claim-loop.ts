@@ -143,6 +143,7 @@ export class ClaimLoop {
 
   async #turn(): Promise<void> {
     const { changed, fetcher, pollMs, sleep } = this.#options
+    const beganMs = monotonicMs()
     const worker = this.#options.process.holder
     if (worker === undefined) {
       await changed.wait(pollMs)
@@ -165,7 +166,7 @@ export class ClaimLoop {
     const isIdle =
       wasEmpty && heldBy(this.#options) === 0 && found.count === 0 && !this.#suspects.mayWait && fullScanInMs === undefined
     if (isIdle && (found.isExhausted || this.#groups.length === 0)) this.#idle(waiters)
-    await this.#wait(worker)
+    await this.#wait(worker, beganMs)
   }
 
   #idle(waiters: readonly IdleWaiter[]): void {
@@ -176,7 +177,7 @@ export class ClaimLoop {
     this.#options.events.emit('worker.idle', {})
   }
 
-  async #wait(worker: Holder): Promise<void> {
+  async #wait(worker: Holder, beganMs: number): Promise<void> {
     const { changed, fetcher, pollMs, process, sleep } = this.#options
     const hasRoom = this.#hasRoom()
     if (sleep.isBusy && hasRoom) {
@@ -190,7 +191,7 @@ export class ClaimLoop {
     if (waitMs === pollMs) waitMs = everyMs
     if (this.#suspects.mayWait || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
     // Not everything is notified, and a job that ends is no notification: once in this time the loop polls.
-    const expectAtMs = Math.min(this.#expectedMs + everyMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs))
+    const expectAtMs = Math.min(this.#expectedMs + everyMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs(beganMs)))
     const leftMs = expectAtMs - monotonicMs()
     const isTold = leftMs > 0 && (await changed.wait(leftMs)) && monotonicMs() < expectAtMs
     // Where a notification cannot be relied on, anything may have been added while we waited.

@@ -124,11 +124,13 @@ export class Fetcher {
     return partial.length === 0 ? undefined : Math.max(1, Math.min(...partial) - monotonicMs())
   }
 
-  /** Milliseconds until a scan is due that the last claims left out; infinite where there is none. */
-  get nextScanInMs(): number {
-    // One whose time is past waits for room, not for time.
-    const ahead = [...this.#partialMs(), ...this.#apartMs.values()].map((atMs) => atMs - monotonicMs()).filter((ms) => ms > 0)
-    return Math.max(1, Math.min(...ahead))
+  /**
+   * Milliseconds until a scan is due that the last claims left out; infinite where there is none. One that was due before `sinceMs`, the beginning of
+   * this turn, waits for room, not for time. One that came due during the turn may have been missed by its claim.
+   */
+  nextScanInMs(sinceMs: number): number {
+    const ahead = [...this.#partialMs(), ...this.#apartMs.values()].filter((atMs) => atMs > sinceMs)
+    return Math.max(1, Math.min(...ahead) - monotonicMs())
   }
 
   /** When the full scans are due of what was last scanned from a mark. */
