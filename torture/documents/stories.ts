@@ -1,6 +1,7 @@
 // The stories of documents, and the planted bugs that show in them. Without its bug each story is clean.
 
-import { createHash } from 'node:crypto'
+import crypto from 'node:crypto'
+import { syncBuiltinESMExports } from 'node:module'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { installProbe } from 'pawl/testing'
 import { rewrites, swap } from '../canary.ts'
@@ -284,13 +285,14 @@ async function between(first: () => Promise<unknown>, second: () => Promise<unkn
 
 /** Keys are joined by a character that they may contain. */
 function separate(): void {
-  const prototype = Object.getPrototypeOf(createHash('sha256')) as { update(data: unknown): unknown }
-  const { update } = prototype
-  prototype.update = function (data) {
+  const { hash } = crypto
+  crypto.hash = ((algorithm: string, data: string | Uint8Array, encoding: 'buffer') => {
     const isKey = typeof data === 'string' && /^\["\w+",\[\[/.test(data)
     const [type, parts] = isKey ? (JSON.parse(data) as [string, [string, unknown][]]) : ['', []]
-    return update.call(this, isKey ? [type, ...parts.map(([, value]) => value)].join('|') : data)
-  }
+    return hash(algorithm, isKey ? [type, ...parts.map(([, value]) => value)].join('|') : data, encoding)
+  }) as typeof hash
+  // The modules that import it by its name get it too.
+  syncBuiltinESMExports()
 }
 
 /** Of seed 002: a child that was written after its parent counts as up to date. */
