@@ -413,7 +413,7 @@ test('an item whose job SQL cancelled has failed', async () => {
 test('an item that times out for the last time has failed', async () => {
   const pawl = db.pawl()
   const reparse = pawl.batches.define('reparse', {
-    item: { timeout: 50, retry: { attempts: 1 }, run: ({ n }) => (n === 1 ? new Promise(() => undefined) : undefined) },
+    item: { timeout: 1000, retry: { attempts: 1 }, run: ({ n }) => (n === 1 ? new Promise(() => undefined) : undefined) },
   })
   const { id } = await pawl.batches.start(reparse, files(2))
   await startWorker(pawl)
