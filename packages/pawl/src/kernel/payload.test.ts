@@ -100,7 +100,7 @@ const losses: Readonly<Record<string, readonly [value: unknown, says: RegExp]>> 
   headers: [new Headers({ a: 'b' }), /is a Headers/],
   'a blob': [new Blob(['x']), /is a Blob/],
   'a form': [new FormData(), /is a FormData/],
-  'an iterator': [new Map([[1, 2]]).values(), /is a Map Iterator|is a Iterator/],
+  'an iterator': [new Map([[1, 2]]).values(), /is a Map Iterator|is an Iterator/],
   'a generator': [(function* () {})(), /is a Generator/],
   'a promise': [Promise.resolve(1), /is a promise; await it/],
   'a query that was not awaited': [Object.create(Promise.resolve(1)), /is a promise; await it/],
